@@ -27,7 +27,7 @@ from stages.engines.environments.turn_sampler import TurnSampler
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory
 from stages.engines.samplers.torch_sampler import TorchSampler
-from stages.foundations.params import EnvironmentWorkers, PlainPrompt, ReasoningGymEnvironment, TextFrame
+from stages.foundations.params import EnvironmentWorkers, PlainPrompt, TaggedCalls, TextFrame, ToolsEnvironment
 from stages.foundations.seeds import derive_seed
 from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, tiny_model
 
@@ -74,8 +74,10 @@ class Work:
 
     def draw(self, order: str, workers: int, is_slow: bool) -> tuple[float, dict[int, Sample]]:
         """Returns seconds and samples; workers are started off the clock."""
-        params = ReasoningGymEnvironment(
-            kind="reasoning_gym",  # its code is not run: `answer` makes the environment
+        params = ToolsEnvironment(
+            kind="tools",  # its code is not run: `answer` makes the environment
+            tools={},
+            calls=TaggedCalls(kind="tagged"),
             frame=TextFrame(kind="text", before="[", after="]"),
             max_turns=MOST_TURNS,
             max_observation_tokens=8,

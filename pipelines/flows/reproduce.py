@@ -22,6 +22,7 @@ from pipelines.graph.sharing import push_after_run
 from pipelines.records.graph_run import record_graph_run
 from stages.foundations.errors import UserError
 from stages.observe.progress import say
+from stages.observe.quick_imports import quick_imports
 
 
 def main(argv: list[str]) -> int:
@@ -41,7 +42,8 @@ def main(argv: list[str]) -> int:
             record_graph_run(root)
             code = 0
         else:
-            from pipelines.flows.whole_graph import run_by_hand
+            with quick_imports():
+                from pipelines.flows.whole_graph import run_by_hand
 
             code = run_by_hand(given.project and str(root))
         if code == 0:

@@ -168,7 +168,7 @@ def write_page(
     import pyarrow
     import pyarrow.parquet
 
-    from stages.foundations.tables import EPISODE, ROLLOUT
+    from stages.foundations.tables import ROLLOUT
     from stages.pages.page import fill_page
 
     markers = _thought_markers(PROJECT / "params.yaml")
@@ -181,7 +181,7 @@ def write_page(
         missing = [name for name in ROLLOUT.names if name not in file.schema_arrow.names]
         if missing:
             raise UserError(f"{table} is no table of rollouts: it has no column {', '.join(missing)}")
-        has_episodes = set(EPISODE) <= set(file.schema_arrow.names)
+        has_episodes = "turns" in file.schema_arrow.names
         for number, batch in enumerate(_batches(file)):
             shown = []
             for row in batch.to_pylist():

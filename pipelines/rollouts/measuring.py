@@ -11,6 +11,7 @@ from stages.engines.policies.packing import TokenSequence, pack, split_by_tokens
 from stages.engines.policies.policy_folders import load_policy
 from stages.engines.policies.statistics import policy_statistics
 from stages.engines.policies.tokenizers import encode_prompt
+from stages.engines.turns import problem_texts
 from stages.foundations.errors import UserError
 from stages.foundations.params import PromptParams, load_section
 from stages.foundations.tables import ROLLOUT, read_table
@@ -36,8 +37,11 @@ def measure(
     rows = rows[(groups % max(1, -(-len(rows) // most)) == 0) & rows["problem_id"].isin(list(problems))]
     model, tokenizer = load_policy(policy, torch.float32)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
+    names = list(dict.fromkeys(rows["problem_id"]))
+    columns = [{"problem_id": name, "problem": problems[name][0], "answer": problems[name][1]} for name in names]
+    texts = dict(zip(names, problem_texts(prompt, columns), strict=True))
     sequences = [
-        TokenSequence(encode_prompt(tokenizer, prompt, problems[name][0]), tokens.tolist())
+        TokenSequence(encode_prompt(tokenizer, prompt, texts[name]), tokens.tolist())
         for name, tokens in zip(rows["problem_id"], rows["token_ids"], strict=True)
     ]
     largest = max((token for one in sequences for token in one.response), default=0)

@@ -70,6 +70,8 @@ class MeasuredGroups:
 
 TURNS_TAIL = 3.0
 """99th percentile of the turns over their median. Assumption."""
+LONGEST_CALL = 600.0
+"""Seconds after which a call of a tool is given up. Assumption: without it, the tail of a log-normal lasts for days."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,12 @@ class Tools:
         """Returns tokens before and seconds of each call, for the responses of a group; turns end at random tokens."""
         # Lengths differ between seeds, so that calls do, and every schedule of a seed meets the same calls.
         rng, made = random.Random(f"{group} {lengths}"), []
+        deviation, tail = math.log(TURNS_TAIL) / Z99, math.log(self.tail) / Z99
         for length in lengths:
-            turns = max(1, round(self.turns * math.exp(math.log(TURNS_TAIL) / Z99 * rng.gauss(0, 1))))
+            turns = max(1, round(self.turns * math.exp(deviation * rng.gauss(0, 1))))
             ends = sorted(rng.sample(range(1, length), min(turns, length) - 1))
-            made.append(
-                tuple((end, self.seconds * math.exp(math.log(self.tail) / Z99 * rng.gauss(0, 1))) for end in ends)
-            )
+            seconds = (self.seconds * math.exp(tail * rng.gauss(0, 1)) for _ in ends)
+            made.append(tuple((end, min(LONGEST_CALL, own)) for end, own in zip(ends, seconds, strict=True)))
         return made
 
 

@@ -17,6 +17,7 @@ import sqlite3
 from pipelines.ui.guard import HOST, addresses, guarded
 from stages.foundations.errors import UserError
 from stages.observe.command import run_stage
+from stages.observe.quick_imports import quick_imports
 
 CACHE_BYTES = 16 * 2**20
 """For all connections together."""
@@ -49,9 +50,10 @@ def main() -> None:
     import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
     # isort: split
-    import uvicorn
-    from prefect.server.api.server import create_app
-    from prefect.settings import PREFECT_SERVER_LOGGING_LEVEL
+    with quick_imports():
+        import uvicorn
+        from prefect.server.api.server import create_app
+        from prefect.settings import PREFECT_SERVER_LOGGING_LEVEL
 
     level = PREFECT_SERVER_LOGGING_LEVEL.value().lower()
     uvicorn.run(guarded(create_app(final=True), port, _ENTER), host=HOST, port=port, log_level=level)

@@ -16,7 +16,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas
 
@@ -32,7 +32,6 @@ from stages.demonstrate.stage import (
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.trainers.one_rank import launched_ranks
-from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, JudgedResponse, judged_responses
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement, Verifier, thought_markers
@@ -43,6 +42,9 @@ from stages.foundations.params import load_section, load_value
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import DEMONSTRATION, DROPPED, PROBLEM, Funnel, read_table, write_table
 from stages.observe.tracking import track
+
+if TYPE_CHECKING:
+    from stages.engines.trainers.protocol import Ranks
 
 
 def main(job: Job) -> None:
@@ -340,6 +342,10 @@ def _sort_out(
     for index, one in enumerate(judged):
         # `index` counts every response, including dropped ones, so an id always names the same response.
         row = demonstration(problem, "rejection_sampled", one.text, index)
+        if one.messages:
+            # SFT learns from the turns alone, not from what the environment has answered.
+            turns = json.dumps(one.messages, ensure_ascii=False)
+            row |= {"response": one.messages[-1]["content"], "messages": turns}
         if one.is_truncated:
             drops.append((row, "truncated", f"{one.tokens} tokens"))
         elif one.judgement.verdict is not Verdict.CORRECT:

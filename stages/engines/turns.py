@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.samplers.protocol import Sampler
+from stages.engines.samplers.protocol import Sample, Sampler
 from stages.foundations.params import (
     ChatFrame,
     ChatPrompt,
@@ -17,6 +17,9 @@ from stages.foundations.params import (
     ToolsEnvironment,
     chosen,
 )
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # Two cases have one body: a fingerprint matches a case by one class, and every environment has a
 # frame of one of the two.
@@ -58,6 +61,23 @@ def problem_columns(prompt: PlainPrompt | ChatPrompt, row: Mapping[str, Any]) ->
         return {}
     # Not NaN, which stands for a missing value.
     return {name: value for name, value in row.items() if isinstance(value, str | int | float) and value == value}
+
+
+def turn_messages(
+    prompt: PlainPrompt | ChatPrompt, tokenizer: PreTrainedTokenizerBase, policy_folder: Path
+) -> Callable[[str, Sample], list[dict[str, str]] | None]:
+    """Returns a function of a problem's text and a sample: their messages, or None without an environment."""
+    environment = prompt.environment
+    match chosen("prompt.environment.frame", environment and environment.frame):
+        case TextFrame():
+            from stages.engines.environments.conversations import turn_reader
+
+            return turn_reader(tokenizer, prompt, policy_folder)
+        case ChatFrame():
+            from stages.engines.environments.conversations import turn_reader
+
+            return turn_reader(tokenizer, prompt, policy_folder)
+    return lambda problem, sample: None
 
 
 def turn_contradictions(prompt: PromptParams, sampler: SamplerParams, limits: Mapping[str, int]) -> list[str]:

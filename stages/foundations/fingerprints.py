@@ -23,12 +23,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from stages.foundations.errors import UserError
 from stages.foundations.params import CUSTOM, custom_file, custom_files
-from stages.foundations.stage_graph import read_definitions, stages_of
+from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
@@ -203,14 +204,17 @@ class Project:
 
         Comments and layout of Python do not count, as in the project's sources.
         """
-        graph = stages_of(read_definitions(self.root / "dvc.yaml"), self.params)
-        names = {name for one in graph if one.name == stage for name in one.params}
+        names = {name for one in self._graph if one.name == stage for name in one.params}
         hashes = {}
         for path in sorted(custom_files([_value_at(self.params, name) for name in names])):
             file = custom_file(path, self.root)
             # Read again each time: these files are not modules, so no import guard sees an edit.
             hashes[path] = read_source(file, CUSTOM).sha256 if file.suffix == ".py" else _sha256(file.read_bytes())
         return hashes
+
+    @cached_property
+    def _graph(self) -> list[GraphStage]:
+        return stages_of(read_definitions(self.root / "dvc.yaml"), self.params)
 
     def _library_versions(self, reach: Reach) -> dict[str, str]:
         """Returns versions in requirements.lock; both where a package has one for each machine."""
@@ -480,6 +484,18 @@ class _Reader:
         return {self._name: Definition(syntax, *sets, cases, frozenset(decorators)), **definitions}
 
     def read(self, node: object) -> None:
+        if isinstance(node, list):
+            for item in node:
+                self.read(item)
+                self._text.append(",")
+        elif not isinstance(node, ast.AST):
+            self._text.append(repr(node))
+        elif not node._fields:  # `Load()`, `Add()`: a third of all nodes
+            self._text.append(f"{type(node).__name__}()")
+        else:
+            self._read_node(node)
+
+    def _read_node(self, node: ast.AST) -> None:
         match node:
             case ast.Import(names):
                 for alias in names:
@@ -503,14 +519,8 @@ class _Reader:
                 for case in node.cases:
                     self._read_case(section, case)
                 self._text.append(")")
-            case ast.AST():
-                self._read_fields(node)
-            case list():
-                for item in node:
-                    self.read(item)
-                    self._text.append(",")
             case _:
-                self._text.append(repr(node))
+                self._read_fields(node)
 
     def _read_fields(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
@@ -571,11 +581,15 @@ def _base(node: ast.ImportFrom, package: str) -> str:
 
 
 def _without_bare_strings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
+    pending: list[ast.AST] = [tree]
+    while pending:  # not `ast.walk`, which also visits all expressions
+        node = pending.pop()
         for part in ("body", "orelse", "finalbody"):
             statements = getattr(node, part, None)
             if isinstance(statements, list):
                 setattr(node, part, [item for item in statements if not _is_bare_string(item)])
+                pending += getattr(node, part)
+        pending += [*getattr(node, "handlers", ()), *getattr(node, "cases", ())]
     return tree
 
 

@@ -169,6 +169,7 @@ SAMPLED = {"problem_id": TEXT, "benchmark": TEXT, "mode": TEXT, "sample_index": 
 """Columns that identify a response."""
 EPISODE = {
     "observed": pyarrow.list_(pyarrow.int32()),  # start, end, start, end, ... of the observed tokens
+    "observed_characters": pyarrow.list_(pyarrow.int32()),  # likewise, of the text; in tables without tokens
     "turns": pyarrow.int32(),
     "calls": pyarrow.int32(),
     "failed_calls": pyarrow.int32(),

@@ -49,36 +49,48 @@ def run_unchanged(main: Callable[[], None]) -> None:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Runs `main` and exits with the code of the table above."""
+    """Runs `main` and ends this process with the code of the table above."""
+    code: int | str | None = 1
     # Registered first, so it runs last: Python calls such functions in reverse.
-    atexit.register(skip_last_collection)
+    atexit.register(lambda: end_soon(code if isinstance(code, int) else int(code is not None)))
     die_with_dvc()
     try:
         main()
+        code = 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = 2
+    except SystemExit as end:
+        code = end.code
+        raise
     except Exception as error:
         failure = storage_failure(error) or gpu_failure(error)
         if not failure:
             raise
         print(f"error: {failure}", file=sys.stderr)
-        sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted: the next run resumes from the last checkpoint", file=sys.stderr)
         # Shells report this for a program that Ctrl-C has ended: 128 plus the number of SIGINT.
-        sys.exit(130)
+        code = 130
+    sys.exit(code)
 
 
-def skip_last_collection() -> None:
-    """Skips Python's last garbage collection, which takes 1 s of CPU time after the imports of torch.
+def end_soon(code: int) -> None:
+    """Ends the process when threads have ended and other functions at exit have run: saves 1.2 s of CPU time.
 
-    Not with Triton loaded: its library counts the objects left by this, and prints 30 lines of "nanobind: leaked".
+    With torch loaded, Python would free half a million objects, and Triton's library would print those that are left.
+    Without it, only the last garbage collection is skipped.
     """
-    if "triton._C.libtriton" in sys.modules:
-        gc.unfreeze()
-    else:
-        gc.freeze()
+    if "torch" in sys.modules or "triton" in sys.modules:
+        end_at_once(code)
+    gc.freeze()
+
+
+def end_at_once(code: int) -> None:
+    """Ends this process without Python's teardown. Raises where a stream cannot be flushed."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        stream.flush()
+    os._exit(code)
 
 
 def storage_failure(error: BaseException) -> str:

@@ -88,13 +88,13 @@ def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[s
         "is_truncated": bool(row["is_truncated"]),
         "correct_samples": int((samples["verdict"] == Verdict.CORRECT.value).sum()),
         "samples": len(samples),
-        "episode": None if row.get("observed") is None else _episode(row),
+        "episode": None if row.get("observed_characters") is None else _episode(row),
     }
 
 
 def _episode(row: pandas.Series) -> dict[str, Any]:
     """Returns the course of a response of several turns; its segments are (text, whether the environment wrote it)."""
-    cuts = [0, *row["observed"], len(row["response"])]
+    cuts = [0, *row["observed_characters"], len(row["response"])]
     # Policy and environment alternate: every second stretch between two cuts was observed.
     segments = [(row["response"][a:b], place % 2 == 1) for place, (a, b) in enumerate(pairwise(cuts)) if a < b]
     counts = {name: int(row[name]) for name in ("turns", "calls", "failed_calls")}

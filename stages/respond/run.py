@@ -159,7 +159,16 @@ def _row(problem: dict, mode: str, index: int, sample: Sample, tokenizer) -> dic
         "response_tokens": sample.policy_tokens,
         "is_truncated": sample.is_truncated,
         **episode_columns(sample),
+        **_observed_text(sample, tokenizer),
     }
+
+
+def _observed_text(sample: Sample, tokenizer) -> dict[str, list[int]]:
+    """Returns where the response's text was observed, for pages, which have no tokens; empty without an episode."""
+    if sample.episode is None:
+        return {}
+    places = [place for span in sample.episode.observed for place in span]
+    return {"observed_characters": [len(decode_response(tokenizer, sample.token_ids[:place])) for place in places]}
 
 
 def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:

@@ -32,6 +32,7 @@ TIMED = (
     "stages.engines.policies.tokenizers",
     "stages.engines.samplers",
     "stages.engines.trainers",
+    "stages.engines.turns",
 )
 """What the planner times and the page of rollouts asks, instead of a copy: trainer, sampler and policies."""
 PROBED = ("stages.engines.workers.sandbox", "stages.engines.environments.python_programs")

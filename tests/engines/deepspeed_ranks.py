@@ -13,17 +13,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
+from stages.observe.command import run_command
+from stages.observe.quick_imports import quick_imports
 
-from stages.engines.policies.language_model import language_model
-from stages.engines.policies.lora import with_lora
-from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
-from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
-from stages.engines.trainers.params import DeepspeedTrainerParams, TrainerParams
-from stages.engines.trainers.protocol import LossFunction, replace_folder_together
-from tests.fakes.engine_params import ADAMW, LORA
-from tests.fakes.small_models import LESSONS, Lesson
+with quick_imports():
+    import torch
+    from safetensors.torch import save_file
+
+    from stages.engines.policies.language_model import language_model
+    from stages.engines.policies.lora import with_lora
+    from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
+    from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
+    from stages.engines.trainers.params import DeepspeedTrainerParams, TrainerParams
+    from stages.engines.trainers.protocol import LossFunction, replace_folder_together
+    from tests.fakes.engine_params import ADAMW, LORA
+    from tests.fakes.small_models import LESSONS, Lesson
 
 MAX_NORM = 1.0
 UPDATES = 4
@@ -181,4 +185,4 @@ def main(policy: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    run_command(lambda: main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -7,7 +7,10 @@ Prints which code of the project the stage has run: a line `module name` for eac
 
 from __future__ import annotations
 
+import gc
+import importlib
 import inspect
+import os
 import runpy
 import sys
 import threading
@@ -58,6 +61,12 @@ def main(arguments: list[str]) -> None:
         module.__dict__.update(functions)
     sys.modules["stages.observe"].__path__ = []  # a package without modules
     sys.argv = ["stages", *arguments]
+    # Most of the calls until a stage begins are those of libraries, and their imports: nobody asks about them.
+    gc.disable()
+    for library in ("torch._dynamo", "transformers.generation", "pandas", "pyarrow.parquet"):
+        importlib.import_module(library)
+    gc.freeze()
+    gc.enable()
     ran = set()
 
     def called(frame: FrameType, event: str, _: Any) -> None:
@@ -73,6 +82,8 @@ def main(arguments: list[str]) -> None:
         is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)  # not the body of a class or a module
         if is_function and file.startswith(f"{PROJECT}/stages/") and not name.startswith("<"):
             print(".".join(Path(file).relative_to(PROJECT).with_suffix("").parts), name)
+    sys.stdout.flush()
+    os._exit(0)  # tearing down all imports takes longer than the stage
 
 
 if __name__ == "__main__":

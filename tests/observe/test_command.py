@@ -1,6 +1,7 @@
 """The shell of stage commands: exit codes, messages, and no orphans."""
 
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -48,6 +49,50 @@ def test_what_was_imported_is_not_looked_through_for_garbage_when_it_ends(body):
     first = "import stages.observe.command, atexit\natexit.register(lambda: print('last'))\n"
     done = run(f"{first}\n{body}", before=told)
     assert done.stdout.split() == ["last", "frozen", "True"] and done.returncode in (0, 3), done.stderr
+
+
+FREED = """import os, sys, types
+class Told:
+    def __del__(self, write=os.write):
+        write(1, b"freed")
+sys.modules["holder"] = types.ModuleType("holder")
+sys.modules["holder"].told = Told()
+"""
+
+
+@pytest.mark.parametrize(
+    ("torch", "body", "code", "said"),
+    [
+        ("absent", "pass", 0, ""),
+        ("torch", "pass", 0, ""),
+        ("torch", "raise SystemExit", 0, ""),
+        ("torch", "raise SystemExit(3)", 3, ""),
+        ("torch", "raise SystemExit('words')", 1, "words"),
+        ("torch", "raise ZeroDivisionError('oops')", 1, "oops"),
+        ("torch", "raise KeyboardInterrupt", 130, "resumes"),
+    ],
+)
+def test_with_torch_it_ends_without_teardown_when_all_at_exit_is_done(torch, body, code, said):
+    """A module of that name stands for torch. The thread and the function at exit are heard, output is flushed."""
+    begun = """import atexit, sys, threading, time
+sys.stdout.write("a line without end, ")
+threading.Thread(target=lambda: (time.sleep(0.2), sys.stdout.write("thread, "))).start()
+atexit.register(sys.stdout.write, "exit ")
+"""
+    done = run(f"{begun}{body}", before=f"{FREED}sys.modules['{torch}'] = types\n")
+    freed = "" if torch == "torch" else "freed"
+    assert done.stdout == f"a line without end, thread, exit {freed}" and done.returncode == code
+    assert said in done.stderr
+
+
+def test_output_that_finds_no_room_at_the_end_is_no_success():
+    code = "import sys; sys.modules['torch'] = sys\nfrom stages.observe.command import run_stage\nrun_stage(lambda: {})"
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code.format("print('x')")], stdout=full, stderr=subprocess.PIPE, text=True, env=own
+        )
+    assert done.returncode != 0 and "No space left" in done.stderr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")

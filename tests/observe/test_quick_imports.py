@@ -54,6 +54,20 @@ def test_garbage_is_collected_as_before_also_after_a_failed_import(colorsys_unus
         gc.enable()
 
 
+def test_after_many_imports_collections_leave_out_what_is_there(monkeypatch):
+    monkeypatch.setattr(module, "MANY_MODULES", 3)
+
+    def left_out(count):
+        """Returns how many more objects are left out after so many imports: about 10,000, or none."""
+        before, held = gc.get_freeze_count(), [[] for _ in range(10_000)]
+        with quick_imports():
+            for number in range(count):
+                monkeypatch.setitem(sys.modules, f"made_up_{count}_{number}", module)
+        return gc.get_freeze_count() - before if held else None
+
+    assert left_out(3) < 5_000 < left_out(4)
+
+
 def test_packages_have_the_distributions_that_python_finds():
     exact, found = importlib.metadata.packages_distributions(), module.packages_distributions()
     assert {"PIL", "yaml", "sklearn"} <= set(exact)

@@ -1,6 +1,5 @@
 """Every command of docs/tutorial.md, in the order of the page, in a copy of the project with a miniature recipe."""
 
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import pytest
 import yaml
 
 from tests.fakes.miniature import LAPTOP, PROJECT, copy_project, environment, use_miniature
+from tests.fakes.warm_stages import warm_stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -40,13 +40,14 @@ def test_every_command_of_the_tutorial_works(tmp_path):
     (folder / "params.yaml").rename(folder / "pipelines/recipes/mini.yaml")
     # `make repro` would install an environment, so only its second command is called, which runs the graph.
     repro = f"{sys.executable} -m pipelines.commands.repro mine"
-    variables = environment(True) | {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
     said = ""
-    for block in commands():
-        block = f"{RETRACE}\n" + block.replace("make repro RECIPE=mine\n", f"{repro}\n")
-        done = subprocess.run(["bash", "-euc", block], cwd=folder, env=variables, capture_output=True, text=True)
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-        said += done.stdout
+    with warm_stages(folder, tmp_path) as front:
+        for block in commands():
+            block = f"{RETRACE}\n" + block.replace("make repro RECIPE=mine\n", f"{repro}\n")
+            own = environment(True, front)
+            done = subprocess.run(["bash", "-euc", block], cwd=folder, env=own, capture_output=True, text=True)
+            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+            said += done.stdout
     assert "120 of 120 rows are problems" in said and "rl_1 in float32" in said
     curve = (folder / "data/curves/rl_round/rl_1.csv").read_text().splitlines()[0].split(",")
     assert {"reward/part_right", "reward/part_short", "reward/failed_fraction"} <= set(curve)

@@ -31,14 +31,22 @@ def table(path, source, rows):
 
 
 def demonstrate(
-    tmp_path, policy, sources, problems=(), solutions=(), validation_rows=0, max_response_tokens=100, seed=0
+    tmp_path,
+    policy,
+    sources,
+    problems=(),
+    solutions=(),
+    validation_rows=0,
+    max_response_tokens=100,
+    seed=0,
+    prompt=PROMPT,
 ):
     table(tmp_path / "problems.parquet", "gsm", problems)
     table(tmp_path / "web/solutions.parquet", "site", solutions)
     table(tmp_path / "conversations.parquet", "none", [])
     params = {
         "seed": seed,
-        "prompt": PROMPT,
+        "prompt": prompt,
         "demonstrate": {"sources": sources, "validation_rows": validation_rows}
         | {"max_response_tokens": max_response_tokens},
         "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16},
@@ -147,6 +155,24 @@ def test_rejection_sampling_keeps_different_correct_responses(tmp_path, policy, 
     assert metrics["rows/in"] == 24 == len(dropped) + 2
     assert {"repeated", "beyond_kept_per_problem"} & set(dropped["reason"])
     assert "correct" not in set(dropped["reason"])
+    # Every answer is a call of a tool that is not there; the second turn is the last.
+    environment = {
+        "kind": "tools",
+        "tools": {},
+        "calls": {"kind": "marked", "call": "\\", "answer": "!"},
+        "frame": {"kind": "text", "before": ":", "after": ";\nQ: Compute 1+2.\nA: "},
+        "max_turns": 2,
+        "max_observation_tokens": 8,
+        "workers": {"processes": 1, "memory_mib": 1024, "timeout_seconds": 5.0},
+    }
+    source["max_response_tokens"] = 100
+    in_turns = PROMPT | {"environment": environment}
+    tables, *_ = demonstrate(tmp_path, folder, [source], [("Compute 1+2.", "3", None)], prompt=in_turns)
+    assert set(tables["train"]["response"]) <= {"\\boxed{3}", "= \\boxed{3}"}
+    for text in tables["train"]["messages"]:
+        said = [(one["role"], one["content"]) for one in json.loads(text)]
+        assert [role for role, _ in said] == ["user", "assistant", "tool", "assistant"]
+        assert said[0][1] == "Compute 1+2." and said[2][1] in ("x", "e") and said[3][1].endswith("\\boxed{3}")
 
 
 def test_given_solutions_are_judged_where_the_recipe_asks(tmp_path, policy):

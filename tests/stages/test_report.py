@@ -268,8 +268,14 @@ def test_an_examples_observations_are_set_off_and_curves_of_turns_are_drawn(run)
     turns = ["!1+1;", "<b>2</b>", "!3;", "error: <i>", "=2"]
     ends = numpy.cumsum([len(turn) for turn in turns]).tolist()
     course = {"turns": 3, "calls": 2, "failed_calls": 1, "final_response": "\\boxed{2}", "ending": "max_turns"}
-    course |= {"observed": ends[:4], "environment_reward": None, "environment_fault": None}
-    fault = {"observed": [], "turns": 1, "calls": 0, "failed_calls": 0, "environment_fault": "a worker <died>"}
+    course |= {
+        "observed": [1, 2],
+        "observed_characters": ends[:4],
+        "environment_reward": None,
+        "environment_fault": None,
+    }
+    fault = {"observed": [], "observed_characters": [], "turns": 1, "calls": 0, "failed_calls": 0}
+    fault |= {"environment_fault": "a worker <died>"}
     for row in rows:
         row |= {"response": "".join(turns), **course} if row["problem_id"] != "sums/0" else course | fault
     write_table(rows, path, RESPONSE)

@@ -1,16 +1,20 @@
 """Every response is kept, and an interrupted run continues after its last piece."""
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from stages.__main__ import main
+from stages.engines.samplers.protocol import Episode, Sample, StopReason
 from stages.foundations.machine import state_folder
 from stages.foundations.params import read_yaml
 from stages.foundations.tables import BENCHMARK, RESPONSE, read_table, write_table
 from stages.respond import run
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.taught_policy import stage_flags, write_params
+from tests.fakes.tiny_policy import byte_tokenizer
 
 
 def flags(taught, out, params="params.yaml", name="sft"):
@@ -96,3 +100,19 @@ def test_the_baseline_answers_the_prompt_with_which_it_solves_most_validation_pr
     assert chosen == responses("params.yaml", "sft")[0], "as with the section prompt that was chosen"
     others, metrics = responses("choice.yaml", "rl_1")
     assert "prompt/chosen" not in metrics and others == responses("strange.yaml", "rl_1")[0] != chosen
+
+
+def test_the_text_of_an_episode_is_cut_where_its_tokens_are():
+    tokenizer, parts = byte_tokenizer(), ["!é+1", ":é2;", "!3", ":error;", "=é"]
+    ids, spans = [], []
+    for place, part in enumerate(parts):
+        # A turn ends with a token that the text lacks.
+        own = tokenizer.encode(part) + [tokenizer.eos_token_id] * (place % 2 == 0)
+        spans += [(len(ids), len(ids) + len(own))] if place % 2 else []
+        ids += own
+    sample = Sample(ids, [0.0] * len(ids), StopReason.END_OF_SEQUENCE, 0, Episode(tuple(spans), 3, parts[-1]))
+    problem = dict.fromkeys(("problem_id", "benchmark", "problem", "answer"), "")
+    row = run._row(problem, "greedy", 0, sample, tokenizer)
+    cuts = [0, *row["observed_characters"], len(row["response"])]
+    assert [row["response"][a:b] for a, b in pairwise(cuts)] == parts
+    assert "observed_characters" not in run._row(problem, "greedy", 0, replace(sample, episode=None), tokenizer)

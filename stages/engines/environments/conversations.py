@@ -1,14 +1,21 @@
-"""Conversations with an environment as token ids, exactly as sampling would have produced them."""
+"""Conversations with an environment as token ids, exactly as sampling would have produced them, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from stages.engines.environments.frames import encode_observation, make_frame
-from stages.engines.policies.tokenizers import encode_conversation, encode_prompt, encode_response, read_end_tokens
+from stages.engines.policies.tokenizers import (
+    decode_response,
+    encode_conversation,
+    encode_prompt,
+    encode_response,
+    read_end_tokens,
+)
+from stages.engines.samplers.protocol import Sample
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, PlainPrompt
 
@@ -52,3 +59,26 @@ def turn_encoder(
         return ids, is_written, 0
 
     return encode
+
+
+def turn_reader(
+    tokenizer: PreTrainedTokenizerBase, prompt: PlainPrompt | ChatPrompt, policy: Path
+) -> Callable[[str, Sample], Messages]:
+    """Returns a function that takes a problem's text and a sample with an episode apart into messages.
+
+    It is the inverse of `turn_encoder`, but for observations that were cut. UserError as there.
+    """
+    frame = make_frame(tokenizer, prompt, read_end_tokens(policy, tokenizer))
+
+    def read(problem: str, sample: Sample) -> Messages:
+        def said(role: str, ids: Sequence[int]) -> dict[str, str]:
+            return {"role": role, "content": decode_response(tokenizer, [*ids])}
+
+        messages, start = [{"role": "user", "content": problem}], 0
+        for first, end in sample.observed:
+            observation = sample.token_ids[first + len(frame.before) : end - len(frame.after)]
+            messages += [said("assistant", sample.token_ids[start:first]), said("tool", observation)]
+            start = end
+        return [*messages, said("assistant", sample.token_ids[start:])]
+
+    return read

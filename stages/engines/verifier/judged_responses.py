@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.pieces import are_whole, seal
@@ -18,14 +18,16 @@ from stages.engines.samplers.build import drawing_share
 from stages.engines.samplers.episodes import judged_text
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, sample_prompts
-from stages.engines.trainers.protocol import Ranks
-from stages.engines.turns import problem_columns, problem_texts
+from stages.engines.turns import problem_columns, problem_texts, turn_messages
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement, Verifier, overruled
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
 from stages.foundations.job import Attempt
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, load_section
+
+if TYPE_CHECKING:
+    from stages.engines.trainers.protocol import Ranks
 
 RESPONSES_AT_ONCE = 16384
 """Responses of one piece: about two thousand for each of eight GPUs, so that waiting for the longest costs little."""
@@ -51,6 +53,8 @@ class JudgedResponse:
     tokens: int
     is_truncated: bool
     judgement: Judgement
+    messages: list[dict[str, str]] | None = None
+    """The problem and the turns of policy and environment; None without an environment."""
 
 
 def judged_responses(
@@ -77,6 +81,7 @@ def judged_responses(
     )
     prompt = prompt or section_prompt
     share, tokenizer = drawing_share(sampler_params, ranks), load_tokenizer(policy)
+    messages = turn_messages(prompt, tokenizer, policy)
     judged: list[list[JudgedResponse]] = []
     with (
         closing(build_sampler(sampler_params, policy, prompt=prompt)) as sampler,
@@ -84,7 +89,8 @@ def judged_responses(
     ):
 
         def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
-            prompts = [encode_prompt(tokenizer, prompt, text) for text in problem_texts(prompt, rows)]
+            texts = problem_texts(prompt, rows)
+            prompts = [encode_prompt(tokenizer, prompt, text) for text in texts]
             drawn = sample_prompts(
                 sampler,
                 prompts,
@@ -96,16 +102,18 @@ def judged_responses(
                 problems=[problem_columns(prompt, row) for row in rows],
             )
             flat = [
-                (row["answer"], decode_response(tokenizer, sample.token_ids), sample)
-                for row, samples in zip(rows, drawn, strict=True)
+                (row["answer"], decode_response(tokenizer, sample.token_ids), sample, messages(problem, sample))
+                for row, problem, samples in zip(rows, texts, drawn, strict=True)
                 for sample in samples
             ]
-            pairs = [(gold, judged_text(sample, text)) for gold, text, sample in flat]
-            truncated = [one.is_truncated for *_, one in flat]
+            pairs = [(gold, judged_text(sample, text)) for gold, text, sample, _ in flat]
+            truncated = [sample.is_truncated for *_, sample, _ in flat]
             judgements = verifier.judge(pairs, truncated, require_marker=require_marker)
             made = [
-                JudgedResponse(text, sample.policy_tokens, sample.is_truncated, overruled(judgement, sample.episode))
-                for (_, text, sample), judgement in zip(flat, judgements, strict=True)
+                JudgedResponse(
+                    text, sample.policy_tokens, sample.is_truncated, overruled(judgement, sample.episode), turns
+                )
+                for (_, text, sample, turns), judgement in zip(flat, judgements, strict=True)
             ]
             return [made[start : start + drawing.samples] for start in range(0, len(made), drawing.samples)]
 

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from stages.engines.environments.conversations import turn_encoder
+from stages.engines.environments.conversations import turn_encoder, turn_reader
+from stages.engines.samplers.protocol import Episode, Sample, StopReason
 from stages.foundations.errors import UserError
 from stages.foundations.params import PromptParams, validate_section
 from tests.fakes.tiny_policy import END_OF_SEQUENCE as END
@@ -81,3 +82,16 @@ def test_a_long_observation_is_cut_as_in_sampling(policy):
 def test_what_sampling_cannot_produce_is_refused(policy, turns):
     with pytest.raises(UserError, match="turns of assistant and tool alternate"):
         shown(policy, CHAT, turns)
+
+
+@pytest.mark.parametrize("params", [PLAIN, CHAT], ids=["plain", "chat"])
+def test_a_sample_is_taken_apart_into_the_turns_that_it_was_made_of(policy, params):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = TEMPLATE if params is CHAT else None
+    messages = [{"role": role, "content": content} for role, content in [*CALLED[:3], *CALLED[1:]]]
+    ids, is_written, _ = turn_encoder(tokenizer, params, policy)(messages)
+    first = is_written.index(True)
+    borders = [place for place in range(first + 1, len(ids)) if is_written[place] != is_written[place - 1]]
+    observed = [(start - first, end - first) for start, end in zip(borders[::2], borders[1::2], strict=True)]
+    sample = Sample(ids[first:], [], StopReason.END_OF_SEQUENCE, 0, Episode(tuple(observed), 3, "!4"))
+    assert turn_reader(tokenizer, params, policy)("2+2", sample) == messages

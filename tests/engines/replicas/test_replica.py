@@ -1,5 +1,6 @@
 """A replica without Ray: orders in, reports out, and weights that change only between trajectories."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,11 @@ import pytest
 import torch
 
 from stages.engines.relays.published_weights import PublishedWeights
+from stages.engines.replicas.fleet import build_replica_sampler
 from stages.engines.replicas.replica import ACTIVITIES, Orders, Probe, Replica
 from stages.engines.samplers.protocol import PartialResponse, SamplingSettings, Trajectory
+from stages.foundations.params import PlainPrompt
+from tests.fakes.engine_params import TORCH_SAMPLER
 from tests.fakes.stepping import SETTINGS, TRAJECTORIES, alone, stepping_sampler, tokens
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
@@ -167,3 +171,37 @@ def test_who_only_sends_messages_or_moves_files_needs_no_torch():
     modules = "stages.engines.replicas.fleet, stages.engines.relays.relay"
     program = f"import sys; import {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_a_replica_waits_for_tools_and_reports_what_they_have_said(tmp_path):
+    """The policy's end token ends a turn; every turn is a guess without a number."""
+    environment = {
+        "kind": "custom",
+        "file": "custom/guess_number.py",
+        "name": "GuessNumber",
+        "frame": {"kind": "text", "before": ":", "after": ";"},
+        "max_turns": 3,
+        "max_observation_tokens": 30,
+        "workers": {"processes": 1, "memory_mib": 1024, "timeout_seconds": 5.0},
+    }
+    prompt = PlainPrompt(kind="plain", template="{problem}", environment=environment)
+    # Nearly every token ends a turn.
+    folder = write_tiny_policy(tmp_path / "policy")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [*range(60, 258)]}))
+    replica = Replica(partial(build_replica_sampler, TORCH_SAMPLER, folder, prompt), None, 0)
+    problem = {"problem_id": "p", "problem": "", "answer": ""}
+    begin = {name: replace(one, problem=problem) for name, one in TRAJECTORIES.items()}
+    settings = replace(SETTINGS, max_response_tokens=200)
+    report = replica.advance(Orders(settings=settings, begin=begin, report_seconds=0.0))
+    told, ended = {name: list(one.observed) for name, one in report.new_tokens.items()}, dict(report.ended)
+    assert report.load.running + report.load.waiting == len(begin) - len(ended)
+    while len(ended) < len(begin):
+        report = replica.advance(Orders(report_seconds=0.2))
+        ended |= report.ended
+        for name, new in report.new_tokens.items():
+            told.setdefault(name, []).extend(new.observed)
+    replica.close()
+    for name, sample in ended.items():
+        assert list(sample.episode.observed)[: len(told.get(name, []))] == told.get(name, [])
+        assert sample.episode.turns == 3 and not sample.episode.fault
+    assert any(told.values())

@@ -17,6 +17,9 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
 
 from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
+from stages.engines.environments.frames import make_frame
+from stages.engines.environments.pool import EnvironmentPool
+from stages.engines.environments.turn_sampler import TurnSampler
 from stages.engines.policies.forward_probe import check_engine_forward
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.lora import with_lora
@@ -36,9 +39,11 @@ from stages.engines.samplers.stop_strings import StopStrings
 from stages.engines.samplers.vllm_sampler import VllmSampler, check_policy, transformers_reference
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
+from stages.foundations.params import PlainPrompt
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import WeightSyncCheckParams
 from tests.engines.samplers.test_stop_strings import first_end
+from tests.fakes import environments
 from tests.fakes.drawing import sample_numbered
 from tests.fakes.engine_params import ADAMW as SLOW_ADAMW
 from tests.fakes.engine_params import LORA, TORCH_TRAINER, VLLM_SAMPLER
@@ -188,6 +193,38 @@ def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch)
             probe.check(pair.sampler, probe.trainer_side(pair.trainer))
     pair.train_and_sync()
     assert probe.check(pair.sampler, probe.trainer_side(pair.trainer)) < EXACT
+
+
+def test_turns_with_an_environment_have_the_trainers_log_probs(pair, monkeypatch):
+    """In waves and as they come; the observations are read in the prompt of the next turn."""
+    # Many tokens end a turn.
+    ends = [0, *range(200, 258)]
+    monkeypatch.setattr(pair.sampler, "end_tokens", ends)
+    prompt = PlainPrompt(kind="plain", template="{problem}", environment=environments.params())
+    tokenizer, frame = byte_tokenizer(), make_frame(byte_tokenizer(), prompt, ends)
+    pool = EnvironmentPool(prompt.environment, environments.answer)
+    sampler = TurnSampler(pair.sampler, pool, tokenizer, frame, ends)
+    problem = {"problem_id": "p", "script": "talk"}
+    asked = [Trajectory(PROMPTS[number % 3], number, problem=problem) for number in range(9)]
+    settings = replace(SETTINGS, max_response_tokens=40)
+    drawn = sample_trajectories(sampler, asked, settings)
+    assert drawn == sample_trajectories(sampler, asked, settings)
+    decoding = sampler.open(settings)
+    decoding.admit(dict(enumerate(asked)))
+    ended = {}
+    while not decoding.is_idle:
+        ended |= decoding.step()
+    decoding.close()
+    pool.close()
+    assert [one.token_ids for one in drawn] == [ended[number].token_ids for number in range(9)]
+    assert sum(len(one.episode.observed) for one in drawn) > 5
+    for one, sample in zip(asked, drawn, strict=True):
+        batch = pack([TokenSequence(one.prompt, sample.token_ids)])
+        expected = pair.trainer.evaluate(batch).logprobs[0].tolist()
+        for first, end in sample.episode.observed:
+            assert tokenizer.decode(sample.token_ids[first:end])[0] == ":"
+            expected[first:end] = [0.0] * (end - first)
+        assert sample.logprobs == pytest.approx(expected, abs=EXACT)
 
 
 def test_a_partial_sync_is_refused(pair):
