@@ -118,7 +118,9 @@ class TurnDecoding:
         self._running: dict[Hashable, _Running] = {}
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
-        check_begun(trajectories, self._running, self._settings)
+        # Only the names: one that waits for an answer may have all its tokens. The inner decoding checks the others.
+        names = {name: replace(one, begun=PartialResponse()) for name, one in trajectories.items()}
+        check_begun(names, self._running, self._settings)
         begun = {name: _Running(one, self._sampler, self._settings) for name, one in trajectories.items()}
         self._inner.admit({name: trajectories[name] for name, one in begun.items() if one.asked is None})
         self._running |= begun
@@ -188,10 +190,13 @@ class _Running:
         starts = [0, *(end for _, end in self._observed)]
         # Tokens and spans are all that another decoding knows of an episode.
         self._turns = [self._text(start, end) for start, (end, _) in zip(starts, self._observed, strict=False)]
-        if trajectory.problem and len(self.token_ids) > starts[-1] and self.token_ids[-1] in sampler.end_tokens:
-            # It was withdrawn while it waited for an answer.
-            self._turns.append(self._text(starts[-1], len(self.token_ids)))
-            self._ask(len(self._turns))
+        if trajectory.problem and len(self.token_ids) > starts[-1]:
+            is_cut = self.token_ids[-1] not in sampler.end_tokens
+            if not is_cut or len(self.token_ids) >= self._limit:
+                # It was withdrawn while it waited for an answer.
+                self._turns.append(self._text(starts[-1], len(self.token_ids)))
+                self._reason = StopReason.MAX_TOKENS if is_cut else StopReason.END_OF_SEQUENCE
+                self._ask(len(self._turns) - is_cut)
 
     def _text(self, start: int, end: int) -> str:
         ids = self.token_ids[start:end]

@@ -12,7 +12,13 @@ from stages.engines.environments.frames import make_frame
 from stages.engines.environments.pool import EnvironmentPool
 from stages.engines.environments.protocol import Done
 from stages.engines.environments.turn_sampler import TurnSampler
-from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
+from stages.engines.samplers.protocol import (
+    PartialResponse,
+    SamplingSettings,
+    StopReason,
+    Trajectory,
+    sample_trajectories,
+)
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
@@ -273,3 +279,25 @@ def test_texts_that_come_before_the_first_turn_are_asked_for_once():
         assert pool.openings(problems) == ["", "Use ?."]
         with pytest.raises(UserError, match=r"cannot begin problem c.*TypeError"):
             pool.openings([{"problem_id": "c", "opening": 3}])
+
+
+def test_what_waits_for_an_answer_with_all_its_tokens_can_move():
+    """Its last turn ended at the limit, or was cut there; only the environment knows the calls before."""
+    asked = trajectories("talk", count=20, prompts=1)
+    with turns() as sampler:
+        drawn = sample_trajectories(sampler, asked, SETTINGS)
+        full = [(one, sample) for one, sample in zip(asked, drawn, strict=True) if len(sample.token_ids) == 40]
+        full = [(one, sample) for one, sample in full if sample.episode.observed]
+        ended_there = replace(SETTINGS, max_response_tokens=len(drawn[0].token_ids))
+        (expected,) = sample_trajectories(sampler, asked[:1], ended_there)
+        decoding = sampler.open(SETTINGS)
+        for number, (one, sample) in enumerate(full):
+            begun = PartialResponse(sample.token_ids, sample.logprobs, sample.episode.observed)
+            decoding.admit({number: replace(one, begun=begun)})
+        ended = run_out(decoding)
+        assert full and [ended[number] for number in range(len(full))] == [sample for _, sample in full]
+        decoding = sampler.open(ended_there)
+        begun = PartialResponse(drawn[0].token_ids, drawn[0].logprobs, drawn[0].episode.observed)
+        decoding.admit({"at the limit": replace(asked[0], begun=begun)})
+        assert drawn[0].token_ids[-1] in ENDS
+        same([run_out(decoding)["at the limit"]], [expected])
