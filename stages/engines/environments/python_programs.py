@@ -177,10 +177,7 @@ def _run_monty(program: str, seed: int, memory_mib: int, seconds: float) -> tupl
     error = ""
     # Closing the session of a killed interpreter may raise as well.
     with suppress(MontyCrashedError), ExitStack() as stack:
-        try:
-            session, interpreter = _open_session(stack, limits, policy)
-        except MontyError as failure:
-            raise UserError(f"sandbox: monty cannot start here ({failure}): set sandbox: confined") from None
+        session, interpreter = _open_session(stack, limits, policy)
         is_over = stack.enter_context(_ended_after(seconds, interpreter.pid))
         try:
             # The value of the last line would be sent here, however large.
@@ -210,13 +207,18 @@ def _open_session(stack: ExitStack, limits: Any, policy: Any) -> tuple[Any, psut
     """Returns a session and its process: of a new pool where the process was killed while it was idle."""
     from pydantic_monty import MontyError
 
-    try:
+    failure = "its process ends at once"
+    for _ in range(2):
         pool, interpreter = _monty()
-        return stack.enter_context(pool.checkout(limits=limits, os_policy=policy)), interpreter
-    except MontyError:
+        try:
+            session = stack.enter_context(pool.checkout(limits=limits, os_policy=policy))
+            # A pool may have replaced the process itself.
+            if interpreter.is_running():
+                return session, interpreter
+        except MontyError as error:
+            failure = str(error)
         _monty.cache_clear()
-    pool, interpreter = _monty()
-    return stack.enter_context(pool.checkout(limits=limits, os_policy=policy)), interpreter
+    raise UserError(f"sandbox: monty cannot start here ({failure}): set sandbox: confined")
 
 
 @cache
