@@ -127,7 +127,7 @@ def simulate(
             settings = [replace(one, work=replace(one.work, tools=tools)) for one in settings]
             assumptions.append(
                 f"{turns:g} turns a response, {tool_seconds:g} s a call, p99 {tool_tail:g} times that; a response "
-                "that waits for a tool is in no batch and no cache, and is read again after it"
+                "that waits for a tool takes no room, and is read again only at another replica"
             )
         cells = simulate_cells(settings, chosen, drawn, looked, count)
         if not paper and settings[0].doubt:

@@ -4,7 +4,8 @@ All sequences of a replica grow by one token in each decode step. So between two
 and the KV cache grows evenly: the seconds of any number of steps have a closed form. When the cache is full, a sequence
 that does not fit is put back, the youngest first, and read again later, as in vLLM.
 
-A trajectory that calls a tool leaves the batch and the cache. When the tool has answered, it is read again.
+A trajectory that calls a tool leaves the batch, and its room in the cache is free for others. When the tool has
+answered, it goes on without being read again, as with vLLM's prefix cache, unless it was moved to another replica.
 
 `ClusterSplit` is one split of a cluster: replicas, and the seconds that the schedules need. `Tally` counts during
 the run, and `SimulationResult` is the result of a simulated run.
@@ -91,6 +92,8 @@ class SimulatedTrajectory:
     """Calls of tools that are still to come: tokens before the call, and its seconds."""
     back_at: float = 0.0
     """Time at which the last call is answered."""
+    is_kept: bool = False
+    """Its replica need not read it again."""
 
     @property
     def stop(self) -> int:
@@ -157,6 +160,8 @@ class SimulatedReplica:
             trajectory.made = trajectory.stop - (trajectory.end_step - self._steps)
             trajectory.end_step = -1
         gone += [*self._waiting, *(one for *_, one in sorted(self._away))]
+        for trajectory in gone:
+            trajectory.is_kept = False
         self._away.clear()
         self._running, self._admitted, self._sequences, self.kv = [], [], 0, 0.0
         self._waiting.clear()
@@ -168,6 +173,8 @@ class SimulatedReplica:
         # A group reads its prompt once, so its copies in the cache are subtracted.
         own = self.kv - self._sequences * (sizes.prompt_tokens - sizes.prefilled_prompt)
         self.time += sizes.prefill_token * own
+        for one in [*self._waiting, *(away for *_, away in self._away)]:
+            one.is_kept = False
 
     def run_until(self, limit: float) -> list[tuple[float, SimulatedTrajectory]]:
         """Decodes until `limit` or until nothing is left; returns the ended trajectories with their times, in order."""
@@ -232,6 +239,7 @@ class SimulatedReplica:
             if trajectory.calls:
                 (trajectory.made, seconds), *calls = trajectory.calls
                 trajectory.calls, trajectory.back_at = tuple(calls), self.time + seconds
+                trajectory.is_kept = True
                 heappush(self._away, (trajectory.back_at, trajectory.number, trajectory))
             else:
                 ended.append((self.time, trajectory))
@@ -257,7 +265,9 @@ class SimulatedReplica:
             self._sequences += 1
             self.kv += need
             # Tokens that were generated before the trajectory was put back have to be read again.
-            read += sizes.prefilled_prompt + trajectory.made
+            if not trajectory.is_kept:
+                read += sizes.prefilled_prompt + trajectory.made
+            trajectory.is_kept = False
         # No decoding while prompts are read.
         self.time += read * sizes.prefill_token
         # Ended ones stay in the list until then: removing each at its end would cost a pass over the list.

@@ -133,7 +133,11 @@ def _runs_model(params: Mapping[str, Any]) -> bool:
 
 def _contradictions(sections: Sections) -> list[str]:
     method, sampler = sections["extract_web"].method, sections["sampler"]
-    if method.kind != "model" or method.model.kind != "policy" or sampler.kind != "vllm":
+    if method.kind != "model" or method.model.kind != "policy":
+        return []
+    if method.model.prompt.environment:
+        return ["extract_web.method.model.prompt.environment: a page is read in one turn; leave it out"]
+    if sampler.kind != "vllm":
         return []
     # Reported before anything runs. Otherwise vLLM would reject the requests after the rules have read all pages.
     tokens = method.model.max_prompt_tokens + method.max_response_tokens

@@ -64,7 +64,7 @@ PANELS = (
         {"calls/failed_fraction": "failed calls", "environment/fault_fraction": "environment failed"},
         "%",
     ),
-    Panel("Text of the environment", {"tokens/observed": "observed"}, "tokens"),
+    Panel("Text of the environment", {"tokens/observed": "observed in a step"}, "tokens"),
 )
 
 

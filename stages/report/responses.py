@@ -98,8 +98,9 @@ def _episode(row: pandas.Series) -> dict[str, Any]:
     # Policy and environment alternate: every second stretch between two cuts was observed.
     segments = [(row["response"][a:b], place % 2 == 1) for place, (a, b) in enumerate(pairwise(cuts)) if a < b]
     counts = {name: int(row[name]) for name in ("turns", "calls", "failed_calls")}
-    ending = (row["ending"] or "").replace("_", " ")
-    return {"segments": segments, **counts, "ending": ending, "fault": row["environment_fault"] or ""}
+    # pandas has NaN for a missing text.
+    ending, fault = (text if isinstance(text, str) else "" for text in (row["ending"], row["environment_fault"]))
+    return {"segments": segments, **counts, "ending": ending.replace("_", " "), "fault": fault}
 
 
 _SHARES = {

@@ -26,10 +26,17 @@ RECIPES = [
     "demystify-qwen2.5-math-7b",
     "demystify-qwen2.5-math-7b-zero",
     "otb-qwen3-8b",
+    "otb-tools-qwen3-8b",
     "trm-qwen3-8b",
 ]
 COMMIT = re.compile(r"/[0-9a-f]{40}/")
 HERE = {"device": "cpu", "dtype": "float32", "threads": 1}
+TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}"
+    "{% for message in messages %}"
+    "{{ message.content }}{{ eos_token if message.role == 'assistant' else ' ' }}"
+    "{% endfor %}"
+)
 DAPO_PROMPT = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
     "$Answer (without quotes) where $Answer is the answer to the problem.\n\n{}\n\nRemember to put your answer on its "
@@ -112,7 +119,7 @@ def miniature(name, taught, folder):
     params = copy.deepcopy(read_recipe(PROJECT, name))
     shutil.copytree(taught / "sft", folder / "taught")
     told = json.loads((folder / "taught/tokenizer_config.json").read_text())
-    told["chat_template"] = "{% for message in messages %}{{ message.content }} {% endfor %}"
+    told["chat_template"] = TEMPLATE
     (folder / "taught/tokenizer_config.json").write_text(json.dumps(told))
     (folder / "taught/chat_template.jinja").unlink(missing_ok=True)
     params["base"] = {"kind": "folder", "path": str(folder / "taught")}
@@ -121,6 +128,9 @@ def miniature(name, taught, folder):
         params["prompt"]["suffix"] = ""
     else:
         params["prompt"]["template"] = "{problem} "
+    if "environment" in params["prompt"]:
+        params["prompt"]["environment"] |= {"max_observation_tokens": 4}
+        params["prompt"]["environment"]["workers"] |= {"processes": 1}
     params["sampler"] = {"kind": "torch", "max_sequences": 16, **HERE}
     params["trainer"] = {"kind": "torch", "micro_batch_tokens": 256, "gradient_checkpointing": True, **HERE}
     params["verifier"]["memory_mib"] = 512
@@ -155,6 +165,7 @@ RUN = {  # recipe -> stages that another one's miniature runs with the same kind
     "dapo-qwen2.5-32b": ("respond", "grade", "report"),
     "demystify-llama3.1-8b": (),
     "otb-qwen3-8b": ("respond", "grade", "report"),
+    "otb-tools-qwen3-8b": ("grade", "report"),
     "trm-qwen3-8b": ("respond", "grade", "report"),
 }
 

@@ -190,8 +190,11 @@ def test_a_row_that_waits_for_a_tool_holds_up_nobody(seed):
     assert {one.number: time for time, one in ended} == pytest.approx(in_whole_steps(lengths, calls))
 
 
-def test_a_row_that_waits_is_withdrawn_with_its_wait_and_read_again():
+def test_a_row_that_waits_is_withdrawn_with_its_wait_and_read_again_only_elsewhere():
     sizes = replace(machine().sizes, prefill_token=0.5)
+    stays = SimulatedReplica(2, sizes)
+    stays.submit(with_calls([10], [[(4, 6.0)]]))
+    assert [time for time, _ in stays.run_until(float("inf"))] == [16.0]
     one, other = SimulatedReplica(0, sizes), SimulatedReplica(1, sizes)
     one.submit(with_calls([10], [[(4, 6.0)]]))
     assert one.run_until(5.0) == [] and (one.trajectories, one.kv, one.time) == (1, 0, 4.0)

@@ -169,52 +169,66 @@ def _run_monty(program: str, seed: int, memory_mib: int, seconds: float) -> tupl
         printed.append(text)
         if sum(map(len, printed)) > OUTPUT_CHARACTERS:
             # An exception here would be raised only when the program has ended.
-            interpreter.kill()
+            with suppress(psutil.NoSuchProcess):
+                interpreter.kill()
 
     limits = {"max_feed_duration_secs": PATIENCE * seconds, "max_memory": memory_mib << 20}
     policy: Any = {"datetime": _CLOCK, "sleep": "zero", "random_start": {"seed": seed}}
     error = ""
-    with ExitStack() as stack:
-        try:
-            session = stack.enter_context(_monty().checkout(limits=limits, os_policy=policy))
-            interpreter = _interpreter()
-        except MontyError as failure:
-            raise UserError(f"sandbox: monty cannot start here ({failure}): set sandbox: confined") from None
+    # Closing the session of a killed interpreter may raise as well.
+    with suppress(MontyCrashedError), ExitStack() as stack:
+        session, interpreter = _open_session(stack, limits, policy)
         is_over = stack.enter_context(_ended_after(seconds, interpreter.pid))
         try:
             # The value of the last line would be sent here, however large.
             session.feed_run(program + "\nNone", print_callback=keep)
         except MontyCrashedError:
-            error = "the interpreter crashed"
-            _interpreter.cache_clear()
+            error = _CRASHED
         except MontySyntaxError as failure:
             error = f"SyntaxError: {failure}"
         except MontyError as failure:
             error = str(failure)
-    output = "".join(printed)[:OUTPUT_CHARACTERS]
+    output = "".join(printed)
+    # Killed, or about to die.
+    if is_over() or len(output) > OUTPUT_CHARACTERS or error == _CRASHED:
+        _monty.cache_clear()
     if is_over() or error.startswith("TimeoutError: feed"):
         return "", TOO_LONG
-    if sum(map(len, printed)) > OUTPUT_CHARACTERS:
-        return output, _TOO_MUCH
+    if len(output) > OUTPUT_CHARACTERS:
+        return output[:OUTPUT_CHARACTERS], _TOO_MUCH
     return output, "" if error in ("SystemExit", "SystemExit: 0") else error
 
 
 _CLOCK = datetime(2000, 1, 1, tzinfo=UTC)
-_TOO_MUCH = f"it printed more than {OUTPUT_CHARACTERS:,} characters"
+_CRASHED, _TOO_MUCH = "the interpreter crashed", f"it printed more than {OUTPUT_CHARACTERS:,} characters"
+
+
+def _open_session(stack: ExitStack, limits: Any, policy: Any) -> tuple[Any, psutil.Process]:
+    """Returns a session and its process: of a new pool where the process was killed while it was idle."""
+    from pydantic_monty import MontyError
+
+    failure = "its process ends at once"
+    for _ in range(2):
+        pool, interpreter = _monty()
+        try:
+            session = stack.enter_context(pool.checkout(limits=limits, os_policy=policy))
+            # A pool may have replaced the process itself.
+            if interpreter.is_running():
+                return session, interpreter
+        except MontyError as error:
+            failure = str(error)
+        _monty.cache_clear()
+    raise UserError(f"sandbox: monty cannot start here ({failure}): set sandbox: confined")
 
 
 @cache
-def _monty() -> Any:
+def _monty() -> tuple[Any, psutil.Process]:
+    """Returns a pool of one process, which is used for one program after another, and that process."""
     from pydantic_monty import Monty
 
-    # One after another: a worker takes one turn at a time.
-    return Monty(binary_path=sys.executable, max_processes=1).__enter__()
-
-
-@cache
-def _interpreter() -> psutil.Process:
-    # Guests of the other kind have ended.
-    return max(psutil.Process().children(), key=psutil.Process.create_time)
+    pool = Monty(binary_path=sys.executable, max_processes=1).__enter__()
+    # Of the children the newest: an earlier one may not have been collected yet.
+    return pool, max(psutil.Process().children(), key=psutil.Process.create_time)
 
 
 @contextmanager

@@ -7,10 +7,16 @@ import pytest
 
 from stages.engines.environments import custom_environment
 from stages.engines.environments.custom_environment import LONGEST_TEXT
+from stages.engines.environments.frames import make_frame
 from stages.engines.environments.pool import EnvironmentPool
 from stages.engines.environments.protocol import Done, Observation
+from stages.engines.environments.turn_sampler import TurnSampler
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
+from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
-from stages.foundations.params import CustomEnvironment, GymEnvironment
+from stages.foundations.params import CustomEnvironment, GymEnvironment, PlainPrompt
+from tests.fakes.engine_params import TORCH_SAMPLER
+from tests.fakes.tiny_policy import byte_tokenizer, tiny_model
 from tests.fakes.worker_functions import answer_of_source
 
 PROBLEM = {"problem_id": "some/3", "problem": "How many?", "answer": "7"}
@@ -298,3 +304,26 @@ def test_the_example_plays(made):
     assert answer in (Done(1.0, True), Done(0.0, False))
     wrong = made(source, name="GuessNumber", arguments={"most": 1})
     assert wrong.step("101") == Done(0.0, False)
+
+
+def test_a_policy_plays_a_users_class():
+    """As in a stage: a real policy, a worker that reads `custom/`, and the class itself beside it."""
+    params = CustomEnvironment.model_validate(
+        section(file="custom/guess_number.py", name="GuessNumber", arguments={"highest": 3, "most": 4})
+        | {"max_turns": 9, "max_observation_tokens": 30}
+    )
+    tokenizer, ends = byte_tokenizer(), [0, *range(223, 258)]
+    asked = [Trajectory(tokenizer.encode("guess: "), seed, problem=PROBLEM) for seed in range(6)]
+    with EnvironmentPool(params) as pool:
+        assert pool.openings([PROBLEM]) == ["My number lies between 1 and 3. You have 4 guesses."]
+        frame = make_frame(tokenizer, PlainPrompt(kind="plain", template="{problem}", environment=params), ends)
+        sampler = TurnSampler(TorchSampler(TORCH_SAMPLER, tiny_model(), ends), pool, tokenizer, frame, ends)
+        samples = sample_trajectories(sampler, asked, SamplingSettings(1.0, 1.0, 0, 150, None))
+    assert {sample.episode.fault for sample in samples} == {""}
+    assert any(sample.episode.reward == 0.0 and sample.episode.is_correct is False for sample in samples)
+    for trajectory, sample in zip(asked, samples, strict=True):
+        episode, start = custom_environment.build(params, PROBLEM, trajectory.seed), 0
+        for first, end in sample.episode.observed:
+            turn = tokenizer.decode([one for one in sample.token_ids[start:first] if one not in ends])
+            assert tokenizer.decode(sample.token_ids[first:end]) == f":{episode.step(turn)};"
+            start = end

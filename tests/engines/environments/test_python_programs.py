@@ -1,5 +1,6 @@
 """Programs of the policy in their sandboxes: what they print, what they cannot do, and what ends them."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -156,6 +157,16 @@ def test_montys_own_process_is_confined():
     assert interpreter.cmdline() == ["monty", "subprocess"]
     status = Path(f"/proc/{interpreter.pid}/status").read_text()
     assert "Seccomp:\t2\n" in status and "NoNewPrivs:\t1\n" in status
+
+
+def test_an_interpreter_that_was_killed_between_two_programs_is_replaced():
+    """As the kernel does where memory runs out."""
+    for _ in range(2):
+        assert run("monty", "print(1)") == ("1", False)
+        for child in psutil.Process(python_programs._helper.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    assert run("monty", "print(2)") == ("2", False)
 
 
 @has_sandbox

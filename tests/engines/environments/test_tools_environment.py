@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.engines.environments import tool_schemas, tools_environment
+from stages.engines import tool_schemas
+from stages.engines.environments import tools_environment
 from stages.engines.environments.pool import EnvironmentPool
 from stages.engines.environments.protocol import Done, Observation
 from stages.engines.environments.search_tool import Index, load_index

@@ -1,5 +1,6 @@
 """Responses of several turns: only the policy's tokens count, whatever an environment wrote in between."""
 
+import json
 import math
 import random
 from contextlib import closing
@@ -379,6 +380,7 @@ def test_a_round_of_several_turns_is_recorded_and_replayed_without_an_environmen
     assert {episode_of(row).observed for row in rows} == {((1, 3),)}
     row = curve(tmp_path / "recorded")[-1]
     assert (row["turns/mean"], row["calls/mean"], row["environment/fault_fraction"]) == (2.0, 2.0, 0.0)
+    assert json.loads((tmp_path / "recorded" / "rl_1.json").read_text())["calls/mean_last"] == 2.0
     endings = [value for name, value in row.items() if name.startswith("ending/")]
     assert len(endings) == len(StopReason) and sum(endings) == pytest.approx(1)
     assert row["tokens/observed"] > 0 and not any("seconds" in name for name in row)
