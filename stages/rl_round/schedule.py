@@ -146,7 +146,9 @@ def find_rollouts(schedule: Path, round_name: str) -> Path:
     """Returns the table of a schedule: `rollouts.parquet` next to it, or at its place in a project. UserError if
     missing."""
     # In a project the schedule is data/schedules/<round>/schedule.jsonl: the third parent is data.
-    places = (schedule.with_name("rollouts.parquet"), schedule.parents[2] / "rollouts" / f"{round_name}.parquet")
+    # Resolved: a relative path of one folder has no third parent.
+    project = schedule.resolve().parents[2]
+    places = (schedule.with_name("rollouts.parquet"), project / "rollouts" / f"{round_name}.parquet")
     for place in places:
         if place.exists():
             return place

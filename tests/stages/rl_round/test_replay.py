@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -18,6 +19,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.tables import ROLLOUT, read_table, write_table
 from stages.rl_round.loop import in_process
 from stages.rl_round.loop.batch_source import SampledBatches
+from stages.rl_round.schedule import find_rollouts
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.rounds import (
     COSINE,
@@ -278,3 +280,13 @@ def test_a_torn_schedule_names_the_line(tear, told, plain, taught, tmp_path):
     file = folder / "schedule.jsonl"
     file.write_text("\n".join(tear(file.read_text().splitlines())))
     assert told in refusal(taught, tmp_path, folder)
+
+
+def test_a_schedule_may_lie_in_a_folder_of_the_project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    schedule = Path("recorded/schedule.jsonl")
+    schedule.parent.mkdir()
+    with pytest.raises(UserError, match="put the table that the same round has written at recorded/rollouts.parquet"):
+        find_rollouts(schedule, "rl_1")
+    (table := schedule.with_name("rollouts.parquet")).touch()
+    assert find_rollouts(schedule, "rl_1") == table
