@@ -286,7 +286,7 @@ def test_a_schedule_may_lie_in_a_folder_of_the_project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     schedule = Path("recorded/schedule.jsonl")
     schedule.parent.mkdir()
-    with pytest.raises(UserError, match="put the table that the same round has written at recorded/rollouts.parquet"):
+    with pytest.raises(UserError, match=r"written at recorded/rollouts\.parquet"):
         find_rollouts(schedule, "rl_1")
     (table := schedule.with_name("rollouts.parquet")).touch()
     assert find_rollouts(schedule, "rl_1") == table
