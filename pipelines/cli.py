@@ -19,6 +19,7 @@ from pipelines.commands.extracting import extract
 from pipelines.commands.grading import agreement, grade
 from pipelines.commands.mirroring import mirror
 from pipelines.commands.playing import environment
+from pipelines.commands.reference import reference
 from pipelines.commands.rewarding import reward
 from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
@@ -155,7 +156,7 @@ for command in (
     rollouts,
 ):
     app.command()(command)
-for command in (verify, mirror, explain, export, doctor):
+for command in (verify, mirror, explain, export, doctor, reference):
     app.command()(command)
 app.add_typer(annotations, name="annotations")
 
