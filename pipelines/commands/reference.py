@@ -118,17 +118,22 @@ def _option(parameter: inspect.Parameter, hint: Any) -> tuple[str, str, str, str
 
 def _params() -> Iterator[str]:
     titles: dict[type, str] = {}
-    for section, model in section_models().items():
-        yield f"## `{section}`\n"
-        if not (found := _models_in(model)):
-            yield f"A single value: {_type(model, titles)}.\n"
-        elif is_mapping := typing.get_origin(_plain(model)) is dict:
+    sections = section_models()
+    places = {
+        name: f"{name}.NAME" if typing.get_origin(_plain(model)) is dict else name for name, model in sections.items()
+    }
+    # First: a value that is a section of its own and part of another one is described in its own.
+    claimed = {name: _claim(_models_in(model), places[name], titles) for name, model in sections.items()}
+    for name, model in sections.items():
+        yield f"## `{name}`\n"
+        if name != places[name]:
             yield "One entry for each name that you choose.\n"
-        place = f"{section}.NAME" if found and is_mapping else section
-        for known in (one for one in found if one in titles):
-            yield f"{'Kind ' + kinds if (kinds := _kinds(known)) else 'The keys'}: as in {_link(titles[known])}.\n"
-        for new in _claim(found, place, titles):
-            yield from _model(new, place, titles)
+        if not _models_in(model):
+            yield f"{_common()[name]}. Value: {_type(model, titles)}.\n"
+        for known in (one for one in _models_in(model) if one not in claimed[name]):
+            yield f"As {_link(titles[known])}.\n"
+        for new in claimed[name]:
+            yield from _model(new, places[name], titles)
 
 
 def _claim(models: list[type], place: str, titles: dict[type, str]) -> list[type]:
@@ -154,11 +159,18 @@ def _model(model: type, place: str, titles: dict[type, str]) -> Iterator[str]:
         below = f"{place}.{key}" + (".NAME" if typing.get_origin(_plain(annotation)) is dict else "")
         inside += [(one, below) for one in _claim(_models_in(annotation), below, titles)]
         kind = _type(annotation if field.is_required() else _plain(annotation), titles) + _limits(field)
-        rows.append((f"`{key}`", kind, ("" if field.is_required() else "*optional* ") + meanings.get(name, "")))
+        # Most kinds say what their choice is for; keys that many models have are described once.
+        meaning = meanings.get(name) or ("" if _models_in(annotation) else _common().get(key, ""))
+        rows.append((f"`{key}`", kind, ("" if field.is_required() else "*optional* ") + meaning))
     if rows:
         yield from _table(("Key", "Value", "Meaning"), rows)
     for one, below in inside:
         yield from _model(one, below, titles)
+
+
+@functools.cache
+def _common() -> dict[str, str]:
+    return {row["key"]: row["meaning"] for row in rows_of("keys")}
 
 
 def _kinds(model: type) -> str:

@@ -59,6 +59,14 @@ def test_the_tables_of_a_model_by_hand():
     ]
 
 
+def test_every_key_has_a_meaning_or_a_table(pages):
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", pages["params.md"], re.MULTILINE)
+    assert len(rows) > 500
+    assert not [name for name, text in rows if "](#" not in text and re.search(r"\| *(\*optional\*)?$", text)], (
+        "write a sentence below the field"
+    )
+
+
 def metrics_in(source):
     """Names of metrics in Python code: keys of a dictionary, with `*` for what is filled in."""
 
