@@ -62,7 +62,7 @@ class SetUpError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Installs packages for `repro [RECIPE]`, `test`, `ui`, `docs` or `bench`; returns 0, 1 failed, 2 wrong argument."""
+    """Installs packages for `repro [RECIPE]`, `test`, `ui`, `docs` or `bench`. Returns 0, or 1 failed, 2 unknown."""
     try:
         groups = groups_for(arguments, PROJECT)
     except ValueError as error:
