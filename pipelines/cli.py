@@ -19,7 +19,7 @@ from pipelines.commands.extracting import extract
 from pipelines.commands.grading import agreement, grade
 from pipelines.commands.mirroring import mirror
 from pipelines.commands.playing import environment
-from pipelines.commands.reference import reference
+from pipelines.commands.reference import write_pages
 from pipelines.commands.rewarding import reward
 from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
@@ -140,6 +140,16 @@ def graph(
         typer.echo(f"dvc.yaml now has what these stages declare: {names}")
 
 
+@app.command()
+def reference(
+    check: Annotated[bool, typer.Option("--check", help="change nothing; exit code 1 where pages differ")] = False,
+) -> None:
+    """Write docs/reference from the code: commands, parameters, tables and metrics."""
+    changed = write_pages(app, check)
+    typer.echo(f"docs/reference: {', '.join(changed) or 'no page'} {'differs' if check else 'written'}")
+    raise typer.Exit(bool(changed and check))
+
+
 # `--help` lists them in this order.
 for command in (
     data,
@@ -156,7 +166,7 @@ for command in (
     rollouts,
 ):
     app.command()(command)
-for command in (verify, mirror, explain, export, doctor, reference):
+for command in (verify, mirror, explain, export, doctor):
     app.command()(command)
 app.add_typer(annotations, name="annotations")
 

@@ -31,9 +31,9 @@ from pydantic.fields import FieldInfo
 from pipelines.graph.schema import section_models
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
-from stages.foundations.fingerprints import stage_names
 from stages.foundations.machine import PROJECT
-from stages.foundations.stage import METRICS, about, declared_stage
+from stages.foundations.stage import about, declared_stage
+from stages.foundations.stage_graph import read_definitions
 
 FOLDER = PROJECT / "docs" / "reference"
 WORDS = PROJECT / "pipelines" / "reference"
@@ -41,21 +41,19 @@ MADE = "<!-- Written by `retrace reference`. Change the code, and run it again. 
 CHECKS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than", "min_length": "length at least"}
 
 
-def reference(
-    check: Annotated[bool, typer.Option("--check", help="change nothing; exit code 1 where pages differ")] = False,
-) -> None:
-    """Write docs/reference from the code: commands, parameters, tables and metrics."""
-    wanted = pages()
+def write_pages(app: typer.Typer, is_check: bool) -> list[str]:
+    """Writes the pages, or with `is_check` nothing; returns the names of those that differed."""
+    wanted = pages(app)
     changed = [name for name, text in wanted.items() if not _is(FOLDER / name, text)]
-    for name in changed if not check else ():
+    for name in changed if not is_check else ():
         write_text_atomically(FOLDER / name, wanted[name])
-    typer.echo(f"docs/reference: {', '.join(changed) or 'no page'} {'differs' if check else 'written'}")
-    raise typer.Exit(bool(changed and check))
+    return changed
 
 
-def pages() -> dict[str, str]:
-    """Returns the text of each page by its file name. UserError names columns without a meaning."""
-    makers = {"cli.md": _commands, "params.md": _params, "tables.md": _tables, "metrics.md": _metrics}
+def pages(app: typer.Typer) -> dict[str, str]:
+    """Returns the text of each page by its file name, for the commands of `app`. UserError names a column without a
+    meaning."""
+    makers = {"cli.md": lambda: _commands(app), "params.md": _params, "tables.md": _tables, "metrics.md": _metrics}
     heads = {name: (WORDS / name).read_text(encoding="utf-8") for name in makers}
     return {name: f"{MADE}\n{heads[name]}\n" + "\n".join(make()) for name, make in makers.items()}
 
@@ -77,10 +75,7 @@ def _paragraphs(function: Any) -> list[str]:
 # cli.md
 
 
-def _commands() -> Iterator[str]:
-    # Here: pipelines/cli.py imports this module for its command.
-    from pipelines.cli import app
-
+def _commands(app: typer.Typer) -> Iterator[str]:
     groups = [("", app), *((f"{group.name} ", group.typer_instance) for group in app.registered_groups)]
     listed = sorted(
         (prefix + (command.name or command.callback.__name__.replace("_", "-")), command.callback)
@@ -268,7 +263,7 @@ def _tables() -> Iterator[str]:
     from stages.foundations import tables
 
     yield "## Outputs of the stages\n"
-    for name in ["code", *(one for one in stage_names(PROJECT) if one != "code")]:
+    for name in read_definitions(PROJECT / "dvc.yaml"):
         if stage := declared_stage(name):
             yield f"### `{name}`\n\n{about(name).description}\n"
             paths = {name: re.sub(r"\$\{(key|item)\}", "NAME", path) for name, path in stage.outputs.items()}
@@ -298,12 +293,8 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 
 def _metrics() -> Iterator[str]:
-    rows, with_metrics = rows_of("metrics"), [one for one in stage_names(PROJECT) if METRICS in _outputs(one)]
-    for stage in ["all stages", "all data stages", *with_metrics]:
+    rows = rows_of("metrics")
+    for stage in ["all stages", "all data stages", *read_definitions(PROJECT / "dvc.yaml")]:
         if listed := [(f"`{row['metric']}`", row["unit"], row["meaning"]) for row in rows if row["stage"] == stage]:
             yield f"## {stage.capitalize() if ' ' in stage else f'`{stage}`'}\n"
             yield from _table(("Metric", "Unit", "Meaning"), listed)
-
-
-def _outputs(stage: str) -> Mapping[str, str]:
-    return found.outputs if (found := declared_stage(stage)) else {}

@@ -6,6 +6,7 @@ import re
 import pytest
 from pydantic import Field
 
+from pipelines.cli import app
 from pipelines.commands import reference
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import StrictParams
@@ -19,7 +20,7 @@ OF_CURVE = re.compile(r"(_(first|last|best|mean|max|min))+$")
 
 @pytest.fixture(scope="module")
 def pages():
-    return reference.pages()
+    return reference.pages(app)
 
 
 @pytest.mark.parametrize("name", ["cli.md", "params.md", "tables.md", "metrics.md"])
@@ -108,7 +109,7 @@ def test_every_stage_with_metrics_and_every_column_are_real():
     from stages.foundations import tables
 
     stages = {row["stage"] for row in reference.rows_of("metrics")} - {"all stages", "all data stages"}
-    assert stages <= set(reference.stage_names(PROJECT))
+    assert stages <= set(reference.read_definitions(PROJECT / "dvc.yaml"))
     schemas = [one for one in vars(tables).values() if isinstance(one, tables.TableSchema)]
     there = {column for one in schemas for column in (*one.columns, *one.optional)}
     there |= {f"{one.name}.{column}" for one in schemas for column in (*one.columns, *one.optional)}
