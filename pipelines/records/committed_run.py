@@ -1,4 +1,4 @@
-"""The run of the graph beside the committed one: identical outputs, or where they part, and what differs around them."""
+"""The run of the graph beside the committed one: identical outputs, or the first that differs and possible reasons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
 
 
 def compare_with_committed(root: Path) -> list[str]:
-    """Returns lines that say whether all outputs are those of the `dvc.lock` at HEAD; else which is the first to differ.
+    """Returns lines that say whether all outputs are those of `dvc.lock` at HEAD, or which is the first to differ.
 
     Empty if there is no such run, or if it had other stages, parameters or code. Keeps `MACHINE` up to date.
     """

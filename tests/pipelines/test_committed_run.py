@@ -1,4 +1,4 @@
-"""The end of `make repro` says whether the run is the committed one, and if not, where they part and on what machines."""
+"""The end of `make repro` says whether the run equals the committed one, and if not, where and on what machines."""
 
 import json
 from pathlib import Path
