@@ -26,5 +26,6 @@ ARG RECIPE=laptop
 # Volumes take their owner from folders that the image has.
 RUN mkdir -p data state && RETRACE_TORCH="$TORCH" python pipelines/set_up.py repro "$RECIPE"
 
-ENV PATH="/home/retrace/retrace/.venv/bin:$PATH"
+# Last: make needs the system's Python, which makes the environment.
+ENV PATH="$PATH:/home/retrace/retrace/.venv/bin"
 CMD ["make", "repro"]
