@@ -96,7 +96,9 @@ def _commands(app: typer.Typer) -> Iterator[str]:
 def _option(parameter: inspect.Parameter, hint: Any) -> tuple[str, str, str, str]:
     kind, info = typing.get_args(hint)[:2]
     is_argument, default = type(info).__name__ == "ArgumentInfo", parameter.default
-    names = list(info.param_decls or ()) or [f"--{parameter.name.replace('_', '-')}"]
+    # Inside of `Annotated`, typer takes the first name for the default.
+    given = [one for one in (info.default, *(info.param_decls or ())) if isinstance(one, str)]
+    names = given or [f"--{parameter.name.replace('_', '-')}"]
     value = "" if kind is bool else _type(_plain(kind), {})
     if default is inspect.Parameter.empty:
         shown = "required"

@@ -15,6 +15,7 @@ INTERNAL = ("sum/", "by_staleness/")
 """Sums that the ranks of a trainer exchange; a step's row has what is made of them."""
 NOT_OF_A_STAGE = ("stages/engines", "stages/report", "stages/t2i_report", "stages/pages", "stages/algorithms/answers")
 NOT_OF_A_STAGE += ("stages/collect_web/sources.py",)  # content types
+DOCS = sorted([*PROJECT.glob("*.md"), *PROJECT.glob("docs/**/*.md")])
 OF_CURVE = re.compile(r"(_(first|last|best|mean|max|min))+$")
 
 
@@ -114,3 +115,30 @@ def test_every_stage_with_metrics_and_every_column_are_real():
     there = {column for one in schemas for column in (*one.columns, *one.optional)}
     there |= {f"{one.name}.{column}" for one in schemas for column in (*one.columns, *one.optional)}
     assert {row["column"] for row in reference.rows_of("columns")} <= there
+
+
+def commands_in(text):
+    """Calls of `retrace` in the code of a page, as lists of words."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`(retrace [^`\n]*)`", text)
+    for line in lines:
+        if call := re.match(r"\s*(?:\.venv/bin/)?retrace ([a-z].*)", line):
+            # A comment, a pipe or a second command ends it.
+            yield re.split(r"\s#|[|;]| && ", call[1])[0].split()
+
+
+def test_the_commands_of_a_page_by_hand():
+    text = "`retrace plan x --gpu H100`\n```bash\nretrace verify --json  # all\n  retrace compare a b | less\nls\n```\n"
+    assert [*commands_in(text)] == [["verify", "--json"], ["compare", "a", "b"], ["plan", "x", "--gpu", "H100"]]
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.relative_to(PROJECT).as_posix())
+def test_every_command_in_the_docs_exists_with_its_options(pages, page):
+    listed = dict(re.findall(r"^## `retrace (.*?)`$(.*?)(?=^## |\Z)", pages["cli.md"], re.MULTILINE | re.DOTALL))
+    for words in commands_in(page.read_text()):
+        name = next((one for one in (" ".join(words[:2]), words[0]) if one in listed), None)
+        is_group = any(one.startswith(f"{words[0]} ") for one in listed)
+        assert name or is_group, f"there is no `retrace {' '.join(words)}`"
+        for option in (word.partition("=")[0] for word in words if word.startswith("--") and word != "--help"):
+            assert f"`{option}`" in listed.get(name, ""), f"`retrace {name}` has no {option}"
