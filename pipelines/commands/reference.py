@@ -41,25 +41,20 @@ MADE = "<!-- Written by `retrace reference`. Change the code, and run it again. 
 CHECKS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than", "min_length": "length at least"}
 
 
-def write_pages(app: typer.Typer, is_check: bool) -> list[str]:
-    """Writes the pages, or with `is_check` nothing; returns the names of those that differed."""
-    wanted = pages(app)
-    changed = [name for name, text in wanted.items() if not _is(FOLDER / name, text)]
-    for name in changed if not is_check else ():
-        write_text_atomically(FOLDER / name, wanted[name])
-    return changed
+def write_pages(app: typer.Typer) -> list[str]:
+    """Writes the pages that differ, and returns their names."""
+    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    changed = {name: text for name, text in pages(app).items() if there.get(name) != text}
+    for name, text in changed.items():
+        write_text_atomically(FOLDER / name, text)
+    return list(changed)
 
 
 def pages(app: typer.Typer) -> dict[str, str]:
-    """Returns the text of each page by its file name, for the commands of `app`. UserError names a column without a
-    meaning."""
-    makers = {"cli.md": lambda: _commands(app), "params.md": _params, "tables.md": _tables, "metrics.md": _metrics}
+    """Returns the text of each page by its file name; UserError for a column without a meaning."""
+    makers = {"cli.md": _commands(app), "params.md": _params(), "tables.md": _tables(), "metrics.md": _metrics()}
     heads = {name: (WORDS / name).read_text(encoding="utf-8") for name in makers}
-    return {name: f"{MADE}\n{heads[name]}\n" + "\n".join(make()) for name, make in makers.items()}
-
-
-def _is(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
+    return {name: f"{MADE}\n{heads[name]}\n" + "\n".join(lines) for name, lines in makers.items()}
 
 
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
@@ -116,9 +111,7 @@ def _option(parameter: inspect.Parameter, hint: Any) -> tuple[str, str, str, str
 def _params() -> Iterator[str]:
     titles: dict[type, str] = {}
     sections = section_models()
-    places = {
-        name: f"{name}.NAME" if typing.get_origin(_plain(model)) is dict else name for name, model in sections.items()
-    }
+    places = {name: f"{name}{_entry(model)}" for name, model in sections.items()}
     # First: a value that is a section of its own and part of another one is described in its own.
     claimed = {name: _claim(_models_in(model), places[name], titles) for name, model in sections.items()}
     for name, model in sections.items():
@@ -126,11 +119,15 @@ def _params() -> Iterator[str]:
         if name != places[name]:
             yield "One entry for each name that you choose.\n"
         if not _models_in(model):
-            yield f"{_common()[name]}. Value: {_type(model, titles)}.\n"
+            yield f"{_common().get(name, 'One value')}. Value: {_type(model, titles)}.\n"
         for known in (one for one in _models_in(model) if one not in claimed[name]):
             yield f"As {_link(titles[known])}.\n"
         for new in claimed[name]:
             yield from _model(new, places[name], titles)
+
+
+def _entry(annotation: Any) -> str:
+    return ".NAME" if typing.get_origin(_plain(annotation)) is dict else ""
 
 
 def _claim(models: list[type], place: str, titles: dict[type, str]) -> list[type]:
@@ -153,7 +150,7 @@ def _model(model: type, place: str, titles: dict[type, str]) -> Iterator[str]:
         if name == "kind" and kinds:
             continue
         key, annotation = field.alias or name, field.annotation
-        below = f"{place}.{key}" + (".NAME" if typing.get_origin(_plain(annotation)) is dict else "")
+        below = f"{place}.{key}{_entry(annotation)}"
         inside += [(one, below) for one in _claim(_models_in(annotation), below, titles)]
         kind = _type(annotation if field.is_required() else _plain(annotation), titles) + _limits(field)
         # Most kinds say what their choice is for; keys that many models have are described once.
@@ -178,15 +175,11 @@ def _kinds(model: type) -> str:
 def _meanings(model: type) -> dict[str, str]:
     """Returns the sentences below the fields of a model, inherited ones included."""
     found: dict[str, str] = {}
-    for parent in reversed(model.__mro__):
-        if issubclass(parent, BaseModel) and parent is not BaseModel:
-            body = _class_body(parent.__module__, parent.__name__)
-            found |= _sentences_below(body)
+    for parent in (one for one in reversed(model.__mro__) if issubclass(one, BaseModel) and one is not BaseModel):
+        for node in _tree(parent.__module__).body:
+            if isinstance(node, ast.ClassDef) and node.name == parent.__name__:
+                found |= _sentences_below(node.body)
     return found
-
-
-def _class_body(module: str, name: str) -> list[ast.stmt]:
-    return next((node.body for node in _tree(module).body if isinstance(node, ast.ClassDef) and node.name == name), [])
 
 
 @functools.cache
@@ -262,7 +255,7 @@ def _link(title: str, is_kind: bool = False) -> str:
 
 
 def _tables() -> Iterator[str]:
-    from stages.foundations import tables
+    from stages.foundations import tables  # which imports pandas: a second at the start of every command
 
     yield "## Outputs of the stages\n"
     for name in read_definitions(PROJECT / "dvc.yaml"):
