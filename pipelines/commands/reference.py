@@ -214,14 +214,13 @@ def _models_in(annotation: Any) -> list[type]:
     return list(dict.fromkeys(model for inner in typing.get_args(annotation) for model in _models_in(inner)))
 
 
-def _type(annotation: Any, titles: Mapping[type, str]) -> str:
-    """A type in words; models are links to their tables."""
+def _type(annotation: Any, titles: Mapping[type, str], is_one_of: bool = False) -> str:
+    """A type in words; models are links to their tables, and alternatives are told apart by their kinds."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return _type(inner[0], titles) + "".join(_limits(one) for one in inner[1:])
+        return _type(inner[0], titles, is_one_of) + "".join(_limits(one) for one in inner[1:])
     if origin in (Union, types.UnionType):
-        models = {one: titles[one] for one in inner if isinstance(one, type) and one in titles}
-        return " or ".join(_link(models[one], True) if one in models else _type(one, titles) for one in inner)
+        return " or ".join(_type(one, titles, True) for one in inner)
     if origin is Literal:
         return " or ".join(f"`{str(one).lower() if isinstance(one, bool) else one}`" for one in inner)
     if origin in (list, tuple):
@@ -229,7 +228,7 @@ def _type(annotation: Any, titles: Mapping[type, str]) -> str:
     if origin is dict:
         return "name: " + _type(inner[1], titles)
     if annotation in titles:
-        return _link(titles[annotation])
+        return _link(titles[annotation], is_one_of)
     words = {str: "text", int: "whole number", float: "number", bool: "true or false", types.NoneType: "`null`"}
     return words.get(annotation) or {Any: "any value", Path: "path"}.get(annotation, "text")
 
