@@ -76,7 +76,13 @@ def _file_fault(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else ""
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
 
 def _show_version(is_wanted: bool) -> None:

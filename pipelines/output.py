@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
+
+
+def there_are(name: str, known: Sequence[str]) -> str:
+    """Returns the end of a message about an unknown name: the known one most like it, then all."""
+    near = difflib.get_close_matches(name, known, 1)
+    return (f"did you mean {near[0]!r}? There are " if near else "there are ") + (", ".join(known) or "none")
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> list[str]:

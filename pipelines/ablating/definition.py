@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pipelines.graph.recipes import recipe_names
+from pipelines.output import there_are
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams, read_yaml, validate_section
 
@@ -218,7 +219,7 @@ def read_ablation(root: Path, name: str) -> Ablation:
     """Returns the checked file. UserError names the ablation and every wrong key, or lists the existing ablations."""
     names = ablation_names(root)
     if name not in names:
-        raise UserError(f"unknown ablation {name!r}: there are {', '.join(names) or 'none'}")
+        raise UserError(f"unknown ablation {name!r}: {there_are(name, names)}")
     path = root / "pipelines" / "ablations" / f"{name}.yaml"
     # The models have no defaults, so that a typing mistake in a key cannot pass as a default.
     ablation = validate_section(read_yaml(path), f"ablation {name}", Ablation, path)
@@ -226,9 +227,8 @@ def read_ablation(root: Path, name: str) -> Ablation:
         raise UserError(f"{path}: name is {ablation.name!r}, and must be that of its file: {name}")
     # Checked here, because the models know no project.
     if ablation.recipe not in recipe_names(root):
-        raise UserError(
-            f"ablation {name}: unknown recipe {ablation.recipe!r}; there are {', '.join(recipe_names(root))}"
-        )
+        known = there_are(ablation.recipe, recipe_names(root))
+        raise UserError(f"ablation {name}: unknown recipe {ablation.recipe!r}: {known}")
     return ablation
 
 

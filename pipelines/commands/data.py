@@ -114,8 +114,8 @@ def field_map(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> Fi
     for target in ("problem", "answer"):
         if values[target] is None:
             raise UserError(
-                f"no field is called {', '.join(USUAL[target])}: name the {target}'s with --{target}; there are "
-                f"{', '.join(map(str, known.values()))}"
+                f"no field is called {', '.join(USUAL[target])}: name the field of the {target} with --{target}. "
+                f"The fields are {', '.join(map(str, known.values()))}"
             )
     try:
         return FieldMap.model_validate(values)

@@ -92,6 +92,8 @@ def as_text(chain: Chain, spent: Mapping[str, StageCost], is_all: bool) -> str:
 
 
 def _describe_totals(total: Mapping[str, Any]) -> str:
+    if len(total["stages_without_seconds"]) == total["stages"]:
+        return f"{total['stages']} stages"
     return f"{total['stages']} stages, {format_time(total['seconds'])}, {total['gpu_hours']:.3g} GPU-hours"
 
 

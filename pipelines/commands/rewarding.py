@@ -166,11 +166,16 @@ def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[FunctionValue])
     ends = (("least", ordered[:SHOWN]), ("most", ordered[: -SHOWN - 1 : -1]))
     for title, some in ends if len(ordered) > 2 * SHOWN else ():
         for row, value in some:
-            # A model's response may contain control characters for a terminal.
-            text = "".join(one if one.isprintable() else " " for one in " ".join(row["response"].split()))
             lines += ["", f"{title}: {value.value:g}  {row['problem_id']}  {row.get('verdict', '')}"]
-            lines.append(f"  {text[-TEXT_SHOWN:]}")
+            if row.get("problem"):
+                lines.append(f"  problem   {_one_line(row['problem'])[-TEXT_SHOWN:]}  (answer {row.get('answer')})")
+            lines.append(f"  response  {_one_line(row['response'])[-TEXT_SHOWN:]}")
     return lines
+
+
+def _one_line(text: str) -> str:
+    """Returns the text in one line that is safe to print: a model's may contain control characters for a terminal."""
+    return "".join(one if one.isprintable() else " " for one in " ".join(text.split()))
 
 
 def _row(name: str, numbers: Sequence[float]) -> tuple[str, ...]:

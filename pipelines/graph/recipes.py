@@ -31,6 +31,7 @@ from typing import IO, Any
 
 import yaml
 
+from pipelines.output import there_are
 from pipelines.runtime.locks import try_lock, wait_for
 from stages.foundations.dvc_lock import lock_of, recorded_outs
 from stages.foundations.errors import UserError
@@ -72,7 +73,10 @@ def is_in_use(root: Path, name: str) -> bool:
 
 def _keep_edits(root: Path, params: Path) -> None:
     """Copies a params.yaml that is no recipe to state/, which keeps the last such file."""
-    edited = params.read_text(encoding="utf-8")
+    edited, chosen = params.read_text(encoding="utf-8"), root / "state" / "recipe"
+    if chosen.exists() and chosen.read_text().split()[1:] == [sha256_of(params)]:
+        # `use_recipe` wrote it: the recipe has been edited since, not params.yaml.
+        return
     for name in recipe_names(root):
         try:
             if recipe_text(root, name) == edited:
@@ -81,7 +85,7 @@ def _keep_edits(root: Path, params: Path) -> None:
             # A mistake in another recipe does not matter for this run.
             continue
     write_text_atomically(root / "state" / "params.before.yaml", edited)
-    say("params.yaml had changes of its own: they are kept in state/params.before.yaml")
+    say("params.yaml was like no recipe: it is kept as state/params.before.yaml")
 
 
 def _check(root: Path, given: Any, label: str) -> None:
@@ -214,8 +218,7 @@ def recipe_names(root: Path) -> list[str]:
 def require_recipe(root: Path, name: str) -> None:
     """UserError lists the existing recipes."""
     if name not in recipe_names(root):
-        known = ", ".join(recipe_names(root)) or f"none in {root / 'pipelines' / 'recipes'}"
-        raise UserError(f"unknown recipe {name!r}: there are {known}")
+        raise UserError(f"unknown recipe {name!r}: {there_are(name, recipe_names(root))}")
 
 
 def read_recipe(root: Path, name: str, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:

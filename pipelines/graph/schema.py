@@ -9,6 +9,7 @@ with its comments. So does an entry that no package declares.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -75,7 +76,7 @@ def check_values(given: Mapping[str, Any], label: str, root: Path = PROJECT) -> 
             try:
                 sections[name] = validate_section(given[name], name, models[name], Path(label))
             except UserError as error:
-                problems += str(error).splitlines()[1:]
+                problems += [_with_spelling(line, given) for line in str(error).splitlines()[1:]]
     if not problems:
         # Only now: a missing section would show up here again, as every input that its stages make.
         problems = [f"  {line}" for line in _gaps(definitions, stages, given)]
@@ -84,6 +85,21 @@ def check_values(given: Mapping[str, Any], label: str, root: Path = PROJECT) -> 
     if problems:
         raise UserError(f"{label} is not usable:\n" + "\n".join(problems))
     return sections
+
+
+def _with_spelling(line: str, given: Mapping[str, Any]) -> str:
+    """Adds to a line about an unknown key the key beside it that is most like it.
+
+    A recipe that extends another has the right key too, because it inherits that.
+    """
+    path, found, _ = line.strip().partition(": unknown key; ")
+    *parents, wrong = path.split(".")
+    beside: Any = given
+    for part in parents:
+        # Pydantic's path also has the `kind` of a section, which is no level of the file.
+        beside = beside.get(part, beside) if isinstance(beside, Mapping) else ()
+    near = difflib.get_close_matches(wrong, [str(key) for key in beside if key != wrong], 1) if found else []
+    return f"{line}: did you mean {near[0]}?" if near else line
 
 
 def _wrong_sections(

@@ -25,6 +25,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 from stages.foundations.stage import Lengths, NetworkWork, Work, about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
+from stages.observe.progress import say
 
 IDLE_TRAINER = SimpleNamespace(
     kind="torch", dtype="float32", threads=1, micro_batch_tokens=1, gradient_checkpointing=False
@@ -281,6 +282,7 @@ def _cpu(
             drawn.samples if drawn else 1,
             lanes,
         )
+        say("measuring this machine: 10 seconds for a small policy, minutes on a busy machine")
         probe = probe_cpu(shape, settings)
     assumptions.append(
         f"cpu: measured in {probe.seconds:.0f} s, {probe.free_share:.0%} of one core got"

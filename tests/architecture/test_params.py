@@ -89,6 +89,8 @@ def test_every_section_is_read_by_a_stage():
         (lambda p: p.pop("policies"), "policies: missing section; dvc.yaml interpolates it"),
         (lambda p: p.update(sftt={}), "sftt: unknown section"),
         (lambda p: p["rl"].update(clip_hihg=1), r"rl\.clip_hihg: unknown key"),
+        (lambda p: p["rl"].update(problem_per_step=1), r"rl\.problem_per_step: .*did you mean problems_per_step\?"),
+        (lambda p: p["rl"]["optimizer"].update(learning_rat=1), r"learning_rat: .*did you mean learning_rate\?"),
         (
             lambda p: p["policies"].append("rl_9"),
             "respond@rl_9 needs data/policies/rl_9, .* there are base, sft, rl_1, rl_2, rl_3",

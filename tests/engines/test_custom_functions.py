@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
+from pipelines.commands.rewarding import describe
 from stages.engines.custom_functions import CustomFunction, FunctionValue
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
@@ -218,3 +219,11 @@ def test_retrace_reward_pays_what_the_recipe_says(tmp_path, monkeypatch):
     assert pays("--name", "other")[0]["reward"] == 10 + 1
     (tmp_path / "params.yaml").write_text(json.dumps({"verifier": LIMITS.model_dump()}))
     assert pays()[0]["reward"] == 10 + 1
+
+
+def test_the_ends_show_problem_and_answer_without_control_characters():
+    rows = [{"problem_id": str(one), "problem": f"{one} + 1?", "answer": str(one + 1)} for one in range(7)]
+    rows = [row | {"response": f"\x1b[2J\n{row['problem_id']}"} for row in rows]
+    told = "\n".join(describe(rows, [FunctionValue(value=float(one)) for one in range(7)]))
+    assert "least: 0  0  \n  problem   0 + 1?  (answer 1)\n  response   [2J 0" in told
+    assert "most: 6  6" in told and "\x1b" not in told

@@ -85,7 +85,7 @@ def test_every_ablation_of_the_project_is_valid(name):
         (changed("policy", "rl_7"), "policy 'rl_7' is not measured; policies are sft, rl_1"),
         (changed("seeds", []), "ablation mini.seeds: .*at least 1"),
         (changed("seeds", [1, 1]), "each may stand there once"),
-        (changed("recipe", "desktop"), "unknown recipe 'desktop'; there are .*laptop"),
+        (changed("recipe", "desktop"), "unknown recipe 'desktop': there are .*laptop"),
         (changed("comparisons", 0, "direction", "same"), "margin belongs to direction `same`"),
         (changed("clam", "x"), "ablation mini.clam: unknown key"),
     ],
@@ -97,7 +97,7 @@ def test_mistakes_are_told_before_anything_runs(root, content, told):
 
 def test_an_unknown_name_and_a_wrong_name_are_told(root):
     write_ablation(root, mini_ablation())
-    with pytest.raises(UserError, match="unknown ablation 'mimi': there are mini"):
+    with pytest.raises(UserError, match="unknown ablation 'mimi': did you mean 'mini'"):
         read_ablation(root, "mimi")
     (root / "pipelines/ablations/mini.yaml").rename(root / "pipelines/ablations/maxi.yaml")
     with pytest.raises(UserError, match="must be that of its file: maxi"):

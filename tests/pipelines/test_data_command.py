@@ -67,7 +67,11 @@ def test_mistakes_are_one_sentence(tmp_path):
         ([write(tmp_path / "empty.jsonl", [])], 2, "has no sound row in its first 0: it is empty"),
         ([file, "--problem", "nope"], 1, "0 of 3 rows are problems"),
         ([file, "--answer", "{kind: boxes, field: gold}"], 2, "--answer: give the name of a field, or a mapping whose"),
-        ([write(tmp_path / "other.jsonl", [{"x": 1}])], 2, "name the problem's with --problem; there are x"),
+        (
+            [write(tmp_path / "other.jsonl", [{"x": 1}])],
+            2,
+            "name the field of the problem with --problem. The fields are x",
+        ),
     ):
         assert told in show(*arguments, code=code)
 

@@ -66,7 +66,8 @@ def test_what_can_be_asked_for(project, argument, target):
 
 
 def test_the_text_names_hashes_params_code_and_time(project):
-    (project / "state").mkdir()
+    assert re.search(r"^\d+ stages \(no time on record for", told(project, "rl_1"), re.M)
+    (project / "state").mkdir(exist_ok=True)
     line = {"name": "sft", "lock_hash": working_snapshot(project).entries["sft"].key, "seconds": 75.0, "phases": {}}
     line["started"] = "2026-01-01T00:00:00+00:00"
     (project / "state" / "ledger.jsonl").write_text(json.dumps(line) + "\n")

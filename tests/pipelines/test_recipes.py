@@ -39,7 +39,7 @@ def last(root):
 
 
 def test_an_unknown_recipe_names_those_there_are(dvc_project):
-    with pytest.raises(UserError, match="unknown recipe 'lptop': there are laptop, other"):
+    with pytest.raises(UserError, match=r"unknown recipe 'lptop': did you mean 'laptop'\? There are laptop, other"):
         use_recipe(dvc_project, "lptop")
     assert (dvc_project / "params.yaml").exists()
 
@@ -51,6 +51,15 @@ def test_own_changes_of_params_are_kept(dvc_project):
     assert (dvc_project / "params.yaml").read_text() == (dvc_project / "pipelines/recipes/other.yaml").read_text()
     assert (dvc_project / "state/recipe").read_text().startswith("other\n")
     assert recipe_name(dvc_project) == "other"
+
+
+def test_an_edited_recipe_is_not_taken_for_changes_of_params(dvc_project):
+    use_recipe(dvc_project, "other")
+    recipe = dvc_project / "pipelines/recipes/other.yaml"
+    recipe.write_text(recipe.read_text() + "# edited\n")
+    use_recipe(dvc_project, "other")
+    assert (dvc_project / "params.yaml").read_text() == recipe.read_text()
+    assert not (dvc_project / "state/params.before.yaml").exists()
 
 
 def test_switching_recipes_and_back(dvc_project):
