@@ -116,6 +116,7 @@ def field_map(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> Fi
             raise UserError(
                 f"no field is called {', '.join(USUAL[target])}: name the field of the {target} with --{target}. "
                 f"The fields are {', '.join(map(str, known.values()))}"
+                + ("; columns of a CSV are separated by commas" if len(known) == 1 and ";" in "".join(known) else "")
             )
     try:
         return FieldMap.model_validate(values)

@@ -133,7 +133,7 @@ def _next(gains: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         *compare,
         f"{first}make ui    # Prefect and MLflow in the browser",
-        "keep    git add dvc.lock data/machine.json data/metrics data/headline data/curves && git commit",
+        "keep    git add params.yaml dvc.lock data && git commit",
     ]
 
 

@@ -5,6 +5,7 @@ MLflow by itself retries for several minutes, in which a command prints nothing 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ def open_store() -> MlflowStore:
         os.environ.setdefault(name, value)
     from stages.observe.mlflow_store import MlflowStore
 
+    # That a new database gets its tables would stand in the middle of a command's output.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     return MlflowStore(tracking_uri())
 
 

@@ -60,7 +60,8 @@ def test_fields_are_named_by_a_map(tmp_path):
 
 
 def test_mistakes_are_one_sentence(tmp_path):
-    file = write(tmp_path / "rows.jsonl")
+    file, semicolons = write(tmp_path / "rows.jsonl"), tmp_path / "rows.csv"
+    semicolons.write_text("question;answer\n1+1?;2\n")
     for arguments, code, told in (
         ([tmp_path / "no.jsonl"], 2, "no.jsonl is no file"),
         ([write(tmp_path / "rows.txt")], 2, "its name should end in .jsonl"),
@@ -72,6 +73,7 @@ def test_mistakes_are_one_sentence(tmp_path):
             2,
             "name the field of the problem with --problem. The fields are x",
         ),
+        ([semicolons], 2, "The fields are question;answer; columns of a CSV are separated by commas"),
     ):
         assert told in show(*arguments, code=code)
 
