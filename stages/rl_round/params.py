@@ -229,6 +229,16 @@ class RlParams(StrictParams):
         return self
 
 
+class DistillationParams(StrictParams):
+    """Each token's advantage gets coefficient * (log p_teacher - log p_policy): on-policy distillation.
+
+    Section `teachers` names the round's teacher. To distil alone, set the round's `reward` to 0 for every verdict.
+    """
+
+    coefficient: float = Field(gt=0)
+    """(tinker-cookbook: 1.0)"""
+
+
 class RoundParams(StrictParams):
     """Section `rl_rounds.<policy>`."""
 
@@ -246,6 +256,8 @@ class RoundParams(StrictParams):
     """Sources whose problems are used, selected before slicing; absent for the whole table."""
     reward: RewardParams | None = None
     """Replaces `rl.reward` in this round, for rounds that differ only in the reward; absent: `rl.reward`."""
+    distillation: DistillationParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Learns from another policy's log-probs too; absent: from the reward alone."""
 
     def of(self, rl: RlParams) -> RlParams:
         """Returns section `rl` with this round's reward; does not check `reward_contradictions`."""

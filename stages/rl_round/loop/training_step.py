@@ -50,7 +50,7 @@ class TrainedStep:
 
 
 def with_trainer(this_round: Round) -> Round:
-    """Returns the round with this rank's trainer and reference, which `Round.close` ends."""
+    """Returns the round with this rank's trainer, reference and teacher, which `Round.close` ends."""
     params, settings, policy = this_round.params, this_round.trainer_params, this_round.paths.policy
     model = language_model(policy, settings)
     match chosen("rl.adapter", params.adapter):
@@ -65,7 +65,10 @@ def with_trainer(this_round: Round) -> Round:
             reference = PolicyUnderAdapters(trainer)
         else:
             reference = ReferencePolicy.from_folder(policy, settings.dtype, trainer.device)
-    return replace(this_round, trainer=trainer, reference=reference)
+    teacher = None
+    if this_round.teacher_folder:
+        teacher = ReferencePolicy.from_folder(this_round.teacher_folder, settings.dtype, trainer.device)
+    return replace(this_round, trainer=trainer, reference=reference, teacher=teacher)
 
 
 def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep:
@@ -76,7 +79,8 @@ def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep
     params, trainer, tokens = this_round.params, this_round.trainer, this_round.trainer_params.micro_batch_tokens
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
-        samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
+        frozen = this_round.reference, this_round.teacher
+        samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation)
         updates = update_policy(samples, plan, params, learning_rate_scale(step, this_round), trainer)
     row = {"step": step + 1} | (summarise(updates) if updates else {})
     # Only rank 0 has the whole batch, and only its row is written.
