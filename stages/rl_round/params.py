@@ -23,6 +23,7 @@ from stages.rl_round.methods import (
     DynamicSamplingParams,
     IcePop,
     ImportanceWeights,
+    MajorityReward,
     MeanNormalized,
     ModelVerifier,
     NoCorrection,
@@ -277,6 +278,17 @@ def reward_contradictions(rl: RlParams) -> Iterator[str]:
             yield (
                 f"overlong.buffer_tokens {rl.overlong.buffer_tokens} must be less than max_response_tokens "
                 f"{rl.max_response_tokens}"
+            )
+    if isinstance(rl.reward, MajorityReward):
+        if isinstance(rl.verifier, ModelVerifier):
+            yield (
+                "reward.kind majority_vote compares the answers of a group by rules: set verifier.kind rule, or "
+                "reward.kind by_verdict"
+            )
+        if isinstance(rl.loop, AsynchronousLoop):
+            yield (
+                "reward.kind majority_vote needs a whole group, and loop.kind asynchronous rewards each response by "
+                "itself: set loop.kind synchronous, or reward.kind by_verdict"
             )
     is_negative = isinstance(rl.reward, VerdictReward) and min(rl.reward.wrong, rl.reward.unparsed) < 0
     if isinstance(rl.advantage, MeanNormalized) and (is_negative or isinstance(rl.reward, CosineReward)):

@@ -27,6 +27,7 @@ from stages.rl_round.methods import (
     EnvironmentReward,
     FunctionReward,
     LinearSchedule,
+    MajorityReward,
     NoOverlong,
     NoReferenceKl,
     SoftOverlong,
@@ -38,6 +39,7 @@ from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
 from stages.rl_round.samples import TrainingSamples, scatter_batch
 from stages.rl_round.update import prepare_samples, summarise, update_policy
+from stages.rl_round.values import VOTE
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
     tokens = [rollout.sample.policy_tokens for rollout in rollouts]
     return {
         **_custom_metrics(rollouts),
+        **_vote_metrics(groups),
         **_episode_metrics(rollouts),
         "reward/mean": _mean([rollout.reward for rollout in rollouts if rollout.is_decided]),
         "accuracy/mean": _mean([float(rollout.verdict is Verdict.CORRECT) for rollout in rollouts]),
@@ -179,6 +182,23 @@ def _custom_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     # A part that a response lacks counts as 0, since it adds nothing to its reward.
     means = {f"reward/part_{name}": _mean([rollout.parts.get(name, 0.0) for rollout in decided]) for name in names}
     return {"reward/failed_fraction": _mean([float(bool(rollout.fault)) for rollout in rollouts]), **means}
+
+
+def _vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Returns the share of a group that has the majority's answer, and how often that is the gold answer.
+
+    A group without an answer counts as 0 in both. Empty when nobody votes.
+    """
+    members = [[rollout for rollout in group.rollouts if rollout.parts.get(VOTE)] for group in groups]
+    if not any(VOTE in rollout.parts for group in groups for rollout in group.rollouts):
+        return {}
+    return {
+        "vote/majority_ratio": _mean(
+            [len(one) / len(group.rollouts) for one, group in zip(members, groups, strict=True)]
+        ),
+        # The first one's answer stands for the majority's.
+        "vote/label_accuracy": _mean([float(bool(one) and one[0].verdict is Verdict.CORRECT) for one in members]),
+    }
 
 
 def _episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -228,7 +248,7 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
             return rollout.reward < verdict_reward(params.reward, rollout.verdict)
         case CosineReward():
             return rollout.reward == params.reward.exceeded
-        case FunctionReward() | EnvironmentReward() | SumReward():
+        case FunctionReward() | EnvironmentReward() | MajorityReward() | SumReward():
             match params.overlong:
                 case NoOverlong():
                     return False
