@@ -230,7 +230,8 @@ class RlParams(StrictParams):
 class DistillationParams(StrictParams):
     """Each token's advantage gets coefficient * (log p_teacher - log p_policy): on-policy distillation.
 
-    Section `teachers` names the round's teacher. To distil alone, set the round's `reward` to 0 for every verdict.
+    Section `teachers` names the round's teacher. To distil alone, set the round's `reward` to 0 for every verdict, and
+    `rl.overlong.kind` to none.
     """
 
     coefficient: float = Field(gt=0)

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from dataclasses import replace
+from argparse import Namespace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.rl_round.losses import policy_loss
 from stages.rl_round.params import DistillationParams
 from stages.rl_round.records import Group
+from stages.rl_round.round import Round
 from stages.rl_round.samples import training_samples
 from stages.rl_round.update import prepare_samples
 from tests.fakes.rounds import (
@@ -150,6 +152,15 @@ def test_each_token_of_the_policy_gets_its_own_share_beside_the_rewards(two_poli
     (batch,) = micro_batches(samples, params, trainer)
     _, shown = policy_loss(samples, params)(trainer.evaluate(batch), batch)
     assert float(shown["distillation/reverse_kl"]) == pytest.approx(float((gaps * mask).sum()) / 5, abs=1e-5)
+
+
+def test_the_trainers_of_an_asynchronous_round_find_the_teacher_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = Namespace(policy=Path("data/policies/sft"), problems=Path("data/problems/train.parquet"))
+    others = dict.fromkeys((one.name for one in fields(Round) if one.default is MISSING), None)
+    sent = Round(**{**others, "paths": paths}, teacher_folder=Path("data/teachers/rl_1/policy")).for_trainer()
+    assert sent.teacher_folder == tmp_path / "data/teachers/rl_1/policy"
+    assert Round(**{**others, "paths": paths}).for_trainer().teacher_folder is None
 
 
 def recipe(**changes):
