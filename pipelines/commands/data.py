@@ -50,7 +50,7 @@ def data(
 
     if not file.is_file():
         raise UserError(f"{file} is no file: name one of CSV, JSON lines, JSON or Parquet")
-    kind = _format(file)
+    kind = file_format(file)
     table = read_rows(file, kind, rows)
     sound = [row for row in table if not isinstance(row, BrokenRow)]
     if not sound:
@@ -75,7 +75,8 @@ def _guessed_messages(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str
     return "" if has_problems or any(named.values()) else next((known[name] for name in CHAT if name in known), "")
 
 
-def _format(file: Path) -> Any:
+def file_format(file: Path) -> Any:
+    """Returns the format of a file of rows, by the end of its name; UserError for another end."""
     # Not from the content: JSON lines and a CSV with one column look alike.
     suffix = next((end for end in reversed(file.suffixes) if end in FORMATS), None)
     if suffix is None:
