@@ -31,7 +31,7 @@ def phrases(
     file: Annotated[Path, typer.Argument(help="a table of texts: CSV, JSON lines, JSON or Parquet; .gz is recognised")],
     field: Annotated[str, typer.Option(help="field with the text: `text`, or `response` of rollouts")] = "text",
     queries: Annotated[
-        Path | None, typer.Option(help="YAML with a list `queries`; without it the paper's", show_default=False)
+        Path | None, typer.Option(exists=True, dir_okay=False, help="YAML with a list `queries` [default: the paper's]")
     ] = None,
     similarity: Annotated[float, typer.Option(min=0.01, max=0.99, help="least Jaccard similarity")] = 0.5,
     rows: Annotated[int, typer.Option(min=1, help="rows to read from the beginning")] = 100_000,
@@ -41,7 +41,7 @@ def phrases(
     Prints each phrase with its number of texts and the first sentence found. Works on any table of texts: web pages,
     demonstrations, the rollouts of a round.
     """
-    from pipelines.commands.data import file_format
+    from pipelines.commands.data import file_format, on_one_line
     from pipelines.output import aligned
     from stages.collect.run import BrokenRow, field_value, read_rows
     from stages.engines.pinned_files import pinned_file
@@ -61,7 +61,9 @@ def phrases(
         raise UserError(f"{file} has no text in the field {field!r}: name another with --field")
     found = find_phrases(progress(texts, label="phrases", unit="texts"), known, similarity)
     ranked = sorted((hits for hits in found.items() if hits[1]), key=lambda hits: -len(hits[1]))
-    lines = [(phrase, f"{len(of_phrase):,}", next(iter(of_phrase.values()))[:100]) for phrase, of_phrase in ranked]
+    lines = [
+        (phrase, f"{len(of_phrase):,}", on_one_line(next(iter(of_phrase.values())))) for phrase, of_phrase in ranked
+    ]
     typer.echo("\n".join(aligned([("phrase", "texts", "first sentence"), *lines])))
     holding = len({number for of_phrase in found.values() for number in of_phrase})
     share = f"{holding:,} of {len(texts):,} texts hold one of {len(known)} phrases ({holding / len(texts):.2%})"

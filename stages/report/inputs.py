@@ -108,6 +108,12 @@ def read_inputs(paths: Namespace) -> Inputs:
         if about(stage.name).contamination
     }
     rounds = _rounds(params, stages)
+    curves, keywords = read_curves(stages, paths.curves), (params.get("grade") or {}).get("emergence_keywords") or []
+    for stage in stages:
+        rollouts = paths.rollouts / f"{stage.item}.parquet"
+        if stage.item in rounds and stage.address in curves and rollouts.exists():
+            measured = read_emergence(rollouts, keywords)
+            curves[stage.address] = curves[stage.address].merge(measured, on="step", how="left")
     timelines = {name: read_timeline(paths.schedules / name / "timeline.json") for name in rounds}
     return Inputs(
         seed=int(params.get("seed", 0)),
@@ -116,7 +122,7 @@ def read_inputs(paths: Namespace) -> Inputs:
         sources=tuple(entries),
         stages=stages,
         metrics=read_metrics(stages, paths.metrics),
-        curves=_with_emergence(read_curves(stages, paths.curves), stages, rounds, paths, params),
+        curves=curves,
         timelines={name: timeline for name, timeline in timelines.items() if timeline is not None},
         responses={name: frame for name, frame in responses.items() if frame is not None},
         params=params,
@@ -140,41 +146,21 @@ def _rounds(params: dict[str, Any], stages: tuple[GraphStage, ...]) -> dict[str,
     }
 
 
-def _with_emergence(
-    curves: dict[str, pandas.DataFrame],
-    stages: tuple[GraphStage, ...],
-    rounds: dict[str, str],
-    paths: Namespace,
-    params: dict[str, Any],
-) -> dict[str, pandas.DataFrame]:
-    """Returns the curves, those of rounds whose rollouts are there with the marks of long reasoning."""
-    keywords = (params.get("grade") or {}).get("emergence_keywords") or []
-    for stage in stages:
-        rollouts = paths.rollouts / f"{stage.item}.parquet"
-        if stage.item in rounds and stage.address in curves and rollouts.exists():
-            measured = read_emergence(rollouts, keywords)
-            curves[stage.address] = curves[stage.address].merge(measured, on="step", how="left")
-    return curves
-
-
 def read_emergence(path: Path, keywords: list[str]) -> pandas.DataFrame:
     """Returns the means of `emergence_measures` over the responses that each version of the policy has sampled.
 
     Column `step` is the first step that could train on them. Reads a table of any size in pieces.
     """
-    pieces = []
+    pieces = [pandas.DataFrame({"step": []}, dtype="int64")]
     with parquet_errors_explained(path):
         # Not `read_table`: the tokens beside the texts take many times their memory.
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000, columns=["policy_version", "response"]):
             rows = batch.to_pylist()
-            measured = pandas.DataFrame([emergence_measures(row["response"], keywords) for row in rows])
-            measured["responses"], measured["step"] = 1.0, [row["policy_version"] + 1 for row in rows]
-            pieces.append(measured.groupby("step").sum())
-    if not pieces:
-        return pandas.DataFrame({"step": []})
-    totals = pandas.concat(pieces).groupby("step").sum()
-    responses = totals.pop("responses")
-    return totals.div(responses, axis=0).reset_index()
+            measured = [
+                {"step": row["policy_version"] + 1} | emergence_measures(row["response"], keywords) for row in rows
+            ]
+            pieces.append(pandas.DataFrame(measured))
+    return pandas.concat(pieces).groupby("step", as_index=False).mean()
 
 
 def _below(paths: Namespace, name: str) -> Path:

@@ -15,7 +15,7 @@ KNOWN = ["Let me verify that result.", "Hmm, does that work?", "Wait, actually..
 TEXTS = [
     "The sum is 4. Let me verify that result now. Yes.",
     "Let me verify: that is the result.\nhmm... does That Work? Then let me verify that result!",
-    "Wait, actually...",
+    "Wait, \x1b[31mactually...",
     "Wait, actually, I should have let somebody else verify all that, and so on and so forth.",
     "",
 ]
@@ -48,6 +48,7 @@ def test_the_command_counts_texts_and_names_a_wrong_field(tmp_path):
     ended = CliRunner().invoke(app, flags)
     assert ended.exit_code == 0, ended.output
     assert [line.split("  ")[0] for line in ended.stdout.splitlines()[1:-1]] == [KNOWN[0], KNOWN[1], KNOWN[2]]
+    assert "\x1b" not in ended.stdout
     assert "3 of 5 texts hold one of 3 phrases (60.00%); 0 rows without such a text" in ended.stdout
     ended = CliRunner().invoke(app, [*flags, "--field", "url"])
     assert ended.exit_code == 2 and "no text in the field 'url': name another with --field" in ended.output
