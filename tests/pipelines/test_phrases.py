@@ -15,7 +15,7 @@ KNOWN = ["Let me verify that result.", "Hmm, does that work?", "Wait, actually..
 TEXTS = [
     "The sum is 4. Let me verify that result now. Yes.",
     "Let me verify: that is the result.\nhmm... does That Work? Then let me verify that result!",
-    "Wait, \x1b[31mactually...",
+    "Wait, \x1bactually...",
     "Wait, actually, I should have let somebody else verify all that, and so on and so forth.",
     "",
 ]
