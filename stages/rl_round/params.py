@@ -235,7 +235,7 @@ class DistillationParams(StrictParams):
     """
 
     coefficient: float = Field(gt=0)
-    """(tinker-cookbook: 1.0)"""
+    """Advantage of a nat of difference (tinker-cookbook: 1.0)."""
 
 
 class RoundParams(StrictParams):
