@@ -79,8 +79,13 @@ JUDGED = {
     "rl_rounds.rl_1.prompt_selection": ALL_PASS_RATES,
 }
 """A policy that is trained to judge and then judges."""
-STOPPED = {"sampler.stop": ["}"], "rl_rounds.rl_1.steps": 5}
-"""Responses end with the brace of their box."""
+STOPPED = {
+    "sampler.stop": ["}"],
+    "rl.reference_kl": {"kind": "k3", "coefficient": 0.01, "reset_every_steps": 2, "resets_optimizer": True},
+    "rl.checkpoint_every_steps": 3,
+    "rl_rounds.rl_1.steps": 5,
+}
+"""Responses end with the brace of their box; a checkpoint holds a reference that is not the starting policy."""
 ADAPTED = {
     "rl.adapter": {**LORA.model_dump(), "rank": 16, "alpha": 32},
     "rl.optimizer.learning_rate": 0.01,

@@ -27,7 +27,7 @@ from stages.engines.verifier.verifier import Verifier
 from stages.foundations.files import write_json
 from stages.rl_round.drawing import GroupDrawing
 from stages.rl_round.loop.evaluation import evaluate, is_due, kept_step
-from stages.rl_round.loop.training_step import train_step, with_trainer
+from stages.rl_round.loop.training_step import load_training, save_training, train_step, with_trainer
 from stages.rl_round.loop.weight_sync import PROBE_TOKENS, trainer_logprobs
 from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.records import Batch
@@ -60,7 +60,7 @@ class RoundTrainer:
         latest = self._checkpoints.latest(trainer, lines)
         if latest:
             _, folder = latest
-            trainer.load_checkpoint(folder)
+            load_training(self._round, folder)
             self._standing = TrainerProgress(**json.loads((folder / ROUND_FILE).read_text(encoding="utf-8")))
             # The probe of the first start: a different probe in the manifest would make the same version look new.
             self._probe = json.loads((folder / PROBE_FILE).read_text(encoding="utf-8"))
@@ -148,7 +148,7 @@ class RoundTrainer:
 
     def _save(self) -> None:
         with replace_folder_together(self._trainer, self._checkpoints.folder(self._standing.steps_done)) as folder:
-            hashes = self._trainer.save_checkpoint(folder)
+            hashes = save_training(self._round, folder)
             kept = self._kept_step()
             if kept is not None:
                 keep_best(self._trainer, folder, self._checkpoints.newest(), kept == self._standing.steps_done)
