@@ -63,7 +63,16 @@ class PassRateSelection(StrictParams):
         return self
 
 
-PromptSelectionParams = Annotated[AllPrompts | PassRateSelection, Field(discriminator="kind")]
+class NoPositiveResampling(StrictParams):
+    """A solved problem does not come again in later epochs (ScaleRL); when all are solved, all come again."""
+
+    kind: Literal["no_positive_resampling"]
+    pass_rate: float = Field(gt=0, le=1)
+    """Share of correct responses, among all that the round has drawn for a problem, from which it counts as solved
+    (0.9)."""
+
+
+PromptSelectionParams = Annotated[AllPrompts | PassRateSelection | NoPositiveResampling, Field(discriminator="kind")]
 
 
 class ProblemSlice(StrictParams):

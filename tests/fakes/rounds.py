@@ -83,9 +83,10 @@ STOPPED = {
     "sampler.stop": ["}"],
     "rl.reference_kl": {"kind": "k3", "coefficient": 0.01, "reset_every_steps": 2, "resets_optimizer": True},
     "rl.checkpoint_every_steps": 3,
+    "rl_rounds.rl_1.prompt_selection": {"kind": "no_positive_resampling", "pass_rate": 0.5},
     "rl_rounds.rl_1.steps": 5,
 }
-"""Responses end with the brace of their box; a checkpoint holds a reference that is not the starting policy."""
+"""Responses end with the brace of their box; a checkpoint holds solved problems, and a reference of its own."""
 ADAPTED = {
     "rl.adapter": {**LORA.model_dump(), "rank": 16, "alpha": 32},
     "rl.optimizer.learning_rate": 0.01,

@@ -21,6 +21,7 @@ from stages.rl_round.loop.round_log import SignalWatch
 from stages.rl_round.loop.training_step import learning_rate_scale
 from stages.rl_round.loop.weight_sync import RoundState, WeightSync, WeightSyncCheck, load_state, save_state
 from stages.rl_round.params import WeightSyncCheckParams
+from stages.rl_round.problem_order import ProblemCursor
 from stages.rl_round.records import Group, Rollout
 from tests.fakes.rounds import group, settings
 from tests.fakes.taught_policy import PARAMS
@@ -122,7 +123,7 @@ def test_surplus_groups_come_back_with_their_versions_and_distributions(both_sid
     groups = [Group("a", [3], (right(plain),)), Group("b", [5], (right(plain), right(full)))]
     context = SimpleNamespace(trainer=trainer, reference=None)
     source, weights = SampledBatches(context, None), WeightSync()
-    source.state = DrawState(8, 0.5, groups)
+    source.state = DrawState(ProblemCursor(8, {"a": [1, 2]}, {"b": 1.0}), 0.5, groups)
     state = RoundState(2, 2, [{"step": 1.0}])
     save_state(Checkpoints(tmp_path), state, context, source, weights, None)
     again = SampledBatches(context, None)
