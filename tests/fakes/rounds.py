@@ -69,9 +69,11 @@ STALE = {
     **UNBOUNDED,
     "rl.rollout_correction": {**TRM, "max_threshold": 0.02, "mean_threshold": None},
     "rl.proximal": "rollout",
+    "prompt.forced_end": {"kind": "phrase", "thinking_tokens": [8, 9], "mark": "}", "text": ";"},
     "rl_rounds.rl_1.steps": 7,
 }
-"""A sampler that serves the weights of two versions ago, also in the steps after a checkpoint."""
+"""A sampler that serves the weights of two versions ago, also in the steps after a checkpoint; many of its responses
+are asked to end one token before they would have their answer."""
 JUDGED = {
     "rl.verifier": MODEL,
     "rl.dynamic_sampling": NONE,

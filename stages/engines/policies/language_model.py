@@ -108,14 +108,10 @@ class ReferencePolicy:
 
     def save(self, folder: Path) -> None:
         """Writes the weights, tied ones once, so that `load` restores every bit."""
-        save_file(dict(self.model.named_parameters()) | self._buffers(), folder / REFERENCE)
+        save_file(dict(self.model.named_parameters()), folder / REFERENCE)
 
     def load(self, folder: Path) -> None:
         self.take(load_file(folder / REFERENCE).items())
-
-    def _buffers(self) -> dict[str, Tensor]:
-        saved = self.model.state_dict()
-        return {name: buffer for name, buffer in self.model.named_buffers() if name in saved}
 
     def close(self) -> None:
         """Frees the model."""

@@ -18,8 +18,9 @@ import torch
 
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.relays.published_weights import PublishedWeights
+from stages.engines.replicas.build import build_sampler
 from stages.engines.replicas.replica import Probe
-from stages.engines.samplers.build import build_sampler, drawing_share
+from stages.engines.samplers.build import drawing_share
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
 from stages.engines.trainers.training_loop import keep_best, save_kept
@@ -163,7 +164,7 @@ def _drawing_of(this_round: Round, stack: ExitStack) -> GroupDrawing:
     # This process is one of its ranks: replicas are the hub's.
     params, policy = this_round.sampler_params.model_copy(update={"replicas": None}), this_round.paths.policy
     threads = torch.get_num_threads()
-    sampler = stack.enter_context(closing(build_sampler(params, policy)))
+    sampler = stack.enter_context(closing(build_sampler(params, policy, prompt=this_round.prompt)))
     sampler.sleep()
     # A sampler sets its own number, and with another one the float sums of training may differ.
     torch.set_num_threads(threads)

@@ -240,6 +240,7 @@ def check_stale(rows, metrics):
     assert rows[0]["logprob_gap/token_max"] < 1e-4 < rows[4]["logprob_gap/token_max"]  # two versions old
     assert min(row["trust_region/acceptance_rate"] for row in rows) < 1
     assert max(row["mask/trust_region_max_fraction"] for row in rows) > 0
+    assert all(1 < row["turns/mean"] < 2 and row["tokens/observed"] > 0 for row in rows)
 
 
 def check_judged(rows, metrics):
