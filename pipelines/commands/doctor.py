@@ -376,7 +376,7 @@ def check_git(root: Path) -> Iterator[Finding]:
         text = f"{branch} at {commit}; code is not committed: {_some(code)}"
         yield warning("git", text, "commit it, so that results can be traced to code")
     elif "dvc.lock" in changed:
-        remedy = "`git add dvc.lock data/metrics data/headline data/curves && git commit`"
+        remedy = "`git add dvc.lock data/machine.json data/metrics data/headline data/curves && git commit`"
         yield warning("git", f"{branch} at {commit}; dvc.lock is not committed", remedy)
     else:
         yield ok("git", f"{branch} at {commit}, code committed")
