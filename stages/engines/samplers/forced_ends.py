@@ -16,7 +16,6 @@ from stages.engines.policies.tokenizers import decode_response, load_tokenizer
 from stages.engines.samplers.protocol import (
     Decoding,
     Episode,
-    Load,
     PartialResponse,
     Sample,
     Sampler,
@@ -69,9 +68,6 @@ class ForcedEndSampler:
     def open(self, settings: SamplingSettings) -> ForcedEndDecoding:
         return ForcedEndDecoding(self, self.inner.open(settings), settings)
 
-    def close(self) -> None:
-        self.inner.close()
-
 
 class ForcedEndDecoding:
     """See `stages.engines.samplers.protocol.Decoding`."""
@@ -83,6 +79,9 @@ class ForcedEndDecoding:
         self._due: dict[Hashable, float] = {}
         """Step in which it has its budget at the earliest, since a step samples one token."""
         self._reported: dict[Hashable, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
         self._inner.admit(trajectories)
@@ -134,14 +133,3 @@ class ForcedEndDecoding:
     def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, PartialResponse]:
         parts = self._inner.withdraw(names).items()
         return {name: replace(part, observed=self._running.pop(name).begun.observed) for name, part in parts}
-
-    @property
-    def is_idle(self) -> bool:
-        return self._inner.is_idle
-
-    @property
-    def load(self) -> Load:
-        return self._inner.load
-
-    def close(self) -> None:
-        self._inner.close()
