@@ -253,7 +253,7 @@ def test_a_thought_is_asked_to_end_with_tokens_that_vllm_did_not_sample(pair, tm
         else:
             assert len(sample.token_ids) <= budget or mark in tokenizer.decode(sample.token_ids[:budget])
         assert sample.logprobs == pytest.approx(expected, abs=EXACT)
-    assert 6 < sum(len(sample.observed) for sample in drawn)
+    assert sum(len(sample.observed) for sample in drawn) > 6
 
 
 def test_a_partial_sync_is_refused(pair):
