@@ -63,15 +63,17 @@ class ProblemCursor:
         return places
 
     def count(self, groups: Iterable[Group], selection: PromptSelectionParams) -> None:
-        """Adds the verdicts of complete groups, where problems are solved."""
+        """Adds the verdicts of complete groups; does nothing under a selection that solves no problem."""
         if not isinstance(selection, NoPositiveResampling):
             return
         for group in groups:
+            name, (correct, decided) = group.problem_id, self.passes.pop(group.problem_id, (0, 0))
+            if name in self.solved:
+                continue
             # A failure of the verifier says nothing about how hard a problem is.
             verdicts = [rollout.verdict is Verdict.CORRECT for rollout in group.rollouts if rollout.is_decided]
-            correct, decided = self.passes.pop(group.problem_id, (0, 0))
             correct, decided = correct + sum(verdicts), decided + len(verdicts)
-            if group.problem_id in self.solved or correct >= selection.pass_rate * decided > 0:
-                self.solved.setdefault(group.problem_id, correct / max(1, decided))
+            if correct >= selection.pass_rate * decided > 0:
+                self.solved[name] = correct / decided
             else:
-                self.passes[group.problem_id] = [correct, decided]
+                self.passes[name] = [correct, decided]
