@@ -76,13 +76,7 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         tokens=int(minibatch.response_mask.sum()),
         fresh_tokens=int(minibatch.response_mask[minibatch.is_fresh].sum()),
     )
-    # Of the whole minibatch, not of the tokens left by the masks: dropping a response must not weigh the others more.
-    divisor = {
-        "token_mean": totals.tokens,
-        "sequence_mean_token_mean": totals.responses,
-        "sequence_mean_token_sum": totals.responses,
-        "constant": totals.responses * params.max_response_tokens,
-    }[params.aggregation]
+    divisor = loss_divisor(minibatch, params)
 
     def loss(statistics: PolicyStatistics, batch: ResponseBatch) -> tuple[Tensor, Mapping[str, Tensor | float]]:
         selection = select_tokens(statistics, batch, params, totals)
@@ -115,6 +109,18 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         return scalar + poison, diagnostics
 
     return loss
+
+
+def loss_divisor(minibatch: TrainingSamples, params: RlParams) -> int:
+    """Returns the divisor of `rl.aggregation`: tokens or responses of the whole minibatch."""
+    # Not of the tokens left by the masks: dropping a response must not weigh the others more.
+    responses = len(minibatch)
+    return {
+        "token_mean": int(minibatch.response_mask.sum()),
+        "sequence_mean_token_mean": responses,
+        "sequence_mean_token_sum": responses,
+        "constant": responses * params.max_response_tokens,
+    }[params.aggregation]
 
 
 def surrogate(

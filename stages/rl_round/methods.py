@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from stages.engines.trainers.params import CriticParams
 from stages.foundations.params import CustomFunctionParams, StrictParams
 
 # rl.loop: the order in which a round samples and trains.
@@ -363,8 +364,20 @@ class OptimalTokenBaseline(StrictParams):
     """True weighs the energy by the squared truncated weights of `rollout_correction.kind: importance_weights`."""
 
 
+class Gae(StrictParams):
+    """PPO: rewards to go compared with a critic's value of each token; needs no group (generalised advantages)."""
+
+    kind: Literal["gae"]
+    discount: float = Field(gt=0, le=1)
+    """Factor by which a reward shrinks for each token of distance before it (1)."""
+    gae_lambda: float = Field(ge=0, le=1)
+    """1 trusts the rewards to the end, 0 the critic's value of the next token (0.95 to 1)."""
+    critic: CriticParams
+
+
 class PlainReward(StrictParams):
-    """The reward itself, without a baseline: with rewards 1 and 0 and REINFORCE this is rejection sampling."""
+    """The reward itself, without a baseline: with rewards 1 and 0 and REINFORCE this is rejection sampling, with
+    `advantage_whitening: tokens` REINFORCE++ with a baseline over the batch."""
 
     kind: Literal["reward"]
 
@@ -377,6 +390,7 @@ AdvantageParams = Annotated[
     | LeaveOneOut
     | LengthWeighted
     | OptimalTokenBaseline
+    | Gae
     | PlainReward,
     Field(discriminator="kind"),
 ]

@@ -55,6 +55,8 @@ class Round:
     """None in the hub of the asynchronous loop."""
     reference: ReferencePolicy | None = None
     """The policy that the round starts from, for `rl.reference_kl`; None when that is off."""
+    critic: Trainer | None = None
+    """A trainer of `rl.advantage.critic`; None when there is none."""
 
     @property
     def scratch(self) -> Path:
@@ -72,6 +74,8 @@ class Round:
         """Ends trainer and reference; the other fields stay valid."""
         if self.reference is not None:
             self.reference.close()
+        if self.critic is not None:
+            self.critic.close()
         # The trainer last: on several ranks, closing it leaves the process group.
         if self.trainer is not None:
             self.trainer.close()

@@ -26,6 +26,7 @@ from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    critic_contradictions,
     environment_contradictions,
     loop_contradictions,
     reward_contradictions,
@@ -72,10 +73,13 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
-    of_environment = [
+    of_each = [
         f"rl_rounds.{name}: {sentence}"
         for name, this_round in sections["rl_rounds"].items()
-        for sentence in environment_contradictions(this_round.of(rl), sections["prompt"])
+        for sentence in (
+            *environment_contradictions(this_round.of(rl), sections["prompt"]),
+            *critic_contradictions(rl, this_round.steps),
+        )
     ]
     of_adapter = adapter_contradictions("rl", rl.adapter, rl.optimizer, sections["trainer"])
     of_split, wanted = [], rl.evaluation.problems if rl.evaluation else 0
@@ -88,7 +92,7 @@ def _contradictions(sections: Sections) -> list[str]:
         *of_loop,
         *of_adapter,
         *of_rounds,
-        *of_environment,
+        *of_each,
         *of_split,
         *_unknown_sources(sections),
         *turn_contradictions(sections["prompt"], sampler, {"rl.max_response_tokens": rl.max_response_tokens}),

@@ -25,6 +25,7 @@ from stages.engines.trainers.protocol import replace_folder_together
 from stages.engines.trainers.training_loop import keep_best, save_kept
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.files import write_json
+from stages.rl_round.critic import load_critic, save_critic
 from stages.rl_round.drawing import GroupDrawing
 from stages.rl_round.loop.evaluation import evaluate, is_due, kept_step
 from stages.rl_round.loop.training_step import train_step, with_trainer
@@ -61,6 +62,7 @@ class RoundTrainer:
         if latest:
             _, folder = latest
             trainer.load_checkpoint(folder)
+            load_critic(self._round.critic, folder)
             self._standing = TrainerProgress(**json.loads((folder / ROUND_FILE).read_text(encoding="utf-8")))
             # The probe of the first start: a different probe in the manifest would make the same version look new.
             self._probe = json.loads((folder / PROBE_FILE).read_text(encoding="utf-8"))
@@ -148,7 +150,7 @@ class RoundTrainer:
 
     def _save(self) -> None:
         with replace_folder_together(self._trainer, self._checkpoints.folder(self._standing.steps_done)) as folder:
-            hashes = self._trainer.save_checkpoint(folder)
+            hashes = self._trainer.save_checkpoint(folder) | save_critic(self._round.critic, folder)
             kept = self._kept_step()
             if kept is not None:
                 keep_best(self._trainer, folder, self._checkpoints.newest(), kept == self._standing.steps_done)
