@@ -52,6 +52,7 @@ from stages.rl_round.methods import (
     ImportanceWeights,
     NoReferenceKl,
     PolicyLossParams,
+    ReferenceInReward,
     ReferenceK1,
     ReferenceK2,
     ReferenceK3,
@@ -164,6 +165,8 @@ def _reference_kl(
     # `expm1` stays precise when the two policies nearly agree, which is most of the time in training.
     k3 = torch.expm1(-log_ratio) + log_ratio
     match params:
+        case ReferenceInReward():
+            return torch.zeros_like(log_ratio), k3.detach()
         case ReferenceK1():
             return log_ratio, k3.detach()
         case ReferenceK2():

@@ -376,8 +376,7 @@ class Gae(StrictParams):
 
 
 class PlainReward(StrictParams):
-    """The reward itself, without a baseline: with rewards 1 and 0 and REINFORCE this is rejection sampling, with
-    `advantage_whitening: tokens` REINFORCE++ with a baseline over the batch."""
+    """The reward itself, without a baseline: with rewards 1 and 0 and REINFORCE this is rejection sampling."""
 
     kind: Literal["reward"]
 
@@ -573,6 +572,12 @@ class _ReferenceKl(StrictParams):
     coefficient: float = Field(gt=0)
 
 
+class ReferenceInReward(_ReferenceKl):
+    """Takes coefficient times log(proximal / reference) off the reward of each token (PPO); needs a critic."""
+
+    kind: Literal["in_reward"]
+
+
 class ReferenceK1(_ReferenceKl):
     """log r, r = policy / reference. As a loss, its expected on-policy gradient is zero: use k2 or k3 to pull."""
 
@@ -591,4 +596,6 @@ class ReferenceK3(_ReferenceKl):
     kind: Literal["k3"]
 
 
-ReferenceKlParams = Annotated[NoReferenceKl | ReferenceK1 | ReferenceK2 | ReferenceK3, Field(discriminator="kind")]
+ReferenceKlParams = Annotated[
+    NoReferenceKl | ReferenceInReward | ReferenceK1 | ReferenceK2 | ReferenceK3, Field(discriminator="kind")
+]

@@ -35,6 +35,7 @@ from stages.rl_round.methods import (
     PolicyLossParams,
     ProblemSlice,
     PromptSelectionParams,
+    ReferenceInReward,
     ReferenceKlParams,
     Reinforce,
     ReplayLoop,
@@ -225,6 +226,7 @@ class RlParams(StrictParams):
     def _settings_agree(self) -> RlParams:
         # Reports all at once, so a user need not fix them one after the other.
         sentences = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
+        sentences += _critic_contradictions(self)
         if sentences:
             raise ValueError("; ".join(sentences))
         return self
@@ -315,19 +317,6 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
                 "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
                 "rollout_correction.kind importance_weights, or is_importance_weighted false"
             )
-    if isinstance(rl.advantage, Gae):
-        penalty, discount = rl.repetition_penalty, rl.advantage.discount
-        if penalty and penalty.discount != discount and rl.advantage.gae_lambda < 1:
-            yield (
-                f"study.repetition_penalty.discount {penalty.discount} differs from advantage.discount {discount}, and "
-                f"one value cannot stand for the rest of both with advantage.gae_lambda {rl.advantage.gae_lambda}: set "
-                "the same discount, or gae_lambda 1.0"
-            )
-        if rl.reward_discount != 1:
-            yield (
-                f"study.reward_discount {rl.reward_discount} is for baselines of groups: leave it out and set "
-                "advantage.discount"
-            )
     # REINFORCE has no ratio in its loss, so it counts no ratio twice.
     if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
         yield (
@@ -357,6 +346,27 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
         yield (
             f"study.vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k "
             f"{rl.top_k} the sampler reports those of a smaller one: set top_p 1.0 and top_k 0"
+        )
+
+
+def _critic_contradictions(rl: RlParams) -> Iterator[str]:
+    if isinstance(rl.advantage, Gae):
+        penalty, discount = rl.repetition_penalty, rl.advantage.discount
+        if penalty and penalty.discount != discount and rl.advantage.gae_lambda < 1:
+            yield (
+                f"study.repetition_penalty.discount {penalty.discount} differs from advantage.discount {discount}, and "
+                f"one value cannot stand for the rest of both with advantage.gae_lambda {rl.advantage.gae_lambda}: set "
+                "the same discount, or gae_lambda 1.0"
+            )
+        if rl.reward_discount != 1:
+            yield (
+                f"study.reward_discount {rl.reward_discount} is for baselines of groups: leave it out and set "
+                "advantage.discount"
+            )
+    if isinstance(rl.reference_kl, ReferenceInReward) and not isinstance(rl.advantage, Gae):
+        yield (
+            "reference_kl.kind in_reward makes a reward for each token, and advantage.kind "
+            f"{rl.advantage.kind} has one for a response: set reference_kl.kind k2, or advantage.kind gae"
         )
 
 

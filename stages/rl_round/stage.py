@@ -22,7 +22,7 @@ from stages.foundations.stage import (
     over_turns,
     unknown_sources,
 )
-from stages.rl_round.methods import AsynchronousLoop
+from stages.rl_round.methods import AsynchronousLoop, Gae
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
@@ -153,6 +153,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         kind=rl.optimizer.kind,
         # With adapters the reference is the trained policy without them.
         holds_reference=has_reference and rl.adapter is None,
+        critic=rl.advantage.critic.optimizer.kind if isinstance(rl.advantage, Gae) else None,
         adapter=rl.adapter,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]

@@ -51,6 +51,7 @@ from stages.rl_round.methods import (
     OptimalTokenBaseline,
     PassAtK,
     PlainReward,
+    ReferenceInReward,
 )
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Group
@@ -291,6 +292,9 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
 def _beyond_values(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
     gae, mask, penalty = params.advantage, samples.response_mask, params.repetition_penalty
     rewards = samples.rewards[:, None] * last_tokens(mask)
+    if isinstance(params.reference_kl, ReferenceInReward):
+        log_ratio = (samples.proximal_logprobs - samples.reference_logprobs) * mask
+        rewards = rewards - params.reference_kl.coefficient * log_ratio
     if penalty is None or penalty.discount == gae.discount:
         return generalised_advantages(rewards + penalties, samples.values, mask, gae.discount, gae.gae_lambda)
     # Lambda is 1 here: each stream adds its own discounted reward to go, and the value is subtracted once (Demystify).

@@ -94,6 +94,7 @@ GAE = {"kind": "gae", "discount": 1.0, "gae_lambda": 0.95, "critic": CRITIC}
 PPO = {
     "rl.advantage": GAE,
     "rl.advantage_whitening": "tokens",
+    "rl.reference_kl": {"kind": "in_reward", "coefficient": 0.05},
     "rl.group_size": 1,
     "rl.problems_per_step": 6,
     "rl.dynamic_sampling": NONE,
