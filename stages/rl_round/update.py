@@ -6,11 +6,13 @@ before the update, once per sample.
 
 Advantages are per token: the outcome stream and the repetition stream, each with its own discount. Sources: the papers
 cited in `stages.algorithms.advantages` and `optimal_token_baseline`; two streams with separate discounts as in
-Demystifying Long CoT (arXiv 2502.03373, section 4.4), without a critic: each is a reward to go.
+Demystifying Long CoT (arXiv 2502.03373, section 4.4): each is a reward to go, from which a critic's value is
+subtracted once (`advantage.kind: gae`).
 
 Deviations: 1. estimators of whole responses centre only the outcome; the discounted penalty to go is added uncentred,
 so that a repeated token is always pushed down. 2. With the optimal token baseline, both streams are part of the return
-from which the baseline is subtracted.
+from which the baseline is subtracted. 3. The KL to the reference as a reward belongs to the outcome stream; the code of
+Demystifying Long CoT gives an equal share of it to each stream.
 """
 
 from __future__ import annotations
