@@ -223,7 +223,7 @@ class RlParams(StrictParams):
     def _settings_agree(self) -> RlParams:
         # Reports all at once, so a user need not fix them one after the other.
         sentences = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
-        sentences += _critic_contradictions(self)
+        sentences += _value_contradictions(self)
         if sentences:
             raise ValueError("; ".join(sentences))
         return self
@@ -346,7 +346,7 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
         )
 
 
-def _critic_contradictions(rl: RlParams) -> Iterator[str]:
+def _value_contradictions(rl: RlParams) -> Iterator[str]:
     if isinstance(rl.advantage, Gae):
         penalty, discount = rl.repetition_penalty, rl.advantage.discount
         if penalty and penalty.discount != discount and rl.advantage.gae_lambda < 1:

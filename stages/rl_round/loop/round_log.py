@@ -257,6 +257,8 @@ def identity_of(this_round: Round) -> RoundIdentity:
 
 MEAN_DIAGNOSTICS = (
     "advantage/variance",
+    "critic/clip_fraction",
+    "critic/loss",
     "importance/effective_sample_fraction",
     "logprob_gap/k3",
     "logprob_gap/mean",
@@ -278,7 +280,7 @@ def round_metrics(curve: Rows) -> dict[str, float]:
     """Returns `<name>_first` and `<name>_last` of what a round should change, means of diagnostics, the worst gap and
     totals."""
     moved = ("accuracy/mean", "reward/mean", "entropy/mean", "length/response_tokens_mean", "length/truncated_fraction")
-    moved += ("turns/mean", "calls/mean", "calls/failed_fraction")
+    moved += ("turns/mean", "calls/mean", "calls/failed_fraction", "critic/explained_variance")
     metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
     metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
     for name in MEAN_DIAGNOSTICS:

@@ -271,7 +271,8 @@ def check_ppo(rows, metrics):
     assert "loss/policy" not in rows[0] and all("loss/policy" in row for row in rows[1:])
     assert rows[0]["critic/value_mean"] == 0 and abs(rows[0]["critic/explained_variance"]) < 1e-9
     assert rows[1]["critic/value_mean"] != 0 and all(row["critic/loss"] > 0 for row in rows)
-    assert metrics["progress/steps_without_update"] == 1
+    assert metrics["progress/steps_without_update"] == 1 and metrics["critic/loss_mean"] > 0
+    assert metrics["critic/explained_variance_last"] == pytest.approx(rows[-1]["critic/explained_variance"])
 
 
 needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
