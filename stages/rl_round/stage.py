@@ -152,8 +152,8 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         longest=int(lengths.prompt) + rl.max_response_tokens,
         updates=this_round.steps * rl.minibatches,
         kind=rl.optimizer.kind,
-        # With adapters the reference is the trained policy without them.
-        holds_reference=has_reference and rl.adapter is None,
+        # With adapters the reference is the trained policy without them, until it is reset.
+        holds_reference=has_reference and (rl.adapter is None or rl.reference_kl.reset_every_steps is not None),
         critic=rl.advantage.critic.optimizer.kind if isinstance(rl.advantage, Gae) else None,
         adapter=rl.adapter,
     )

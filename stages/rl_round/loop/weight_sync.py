@@ -20,9 +20,9 @@ from stages.engines.trainers.training_loop import keep_best
 from stages.foundations.files import write_json
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import say
-from stages.rl_round.critic import load_critic, save_critic
 from stages.rl_round.loop.batch_source import BatchSource
 from stages.rl_round.loop.round_log import RolloutLog
+from stages.rl_round.loop.training_step import load_training, save_training
 from stages.rl_round.params import WeightSyncCheckParams
 from stages.rl_round.round import Round
 
@@ -147,18 +147,18 @@ class RoundState:
 def save_state(
     checkpoints: Checkpoints,
     state: RoundState,
-    trainer: Trainer,
+    this_round: Round,
     source: BatchSource,
     weights: WeightSync,
     log: RolloutLog | None,
-    critic: Trainer | None = None,
 ) -> None:
     """Writes a checkpoint from which `load_state` resumes bit for bit; collective.
 
     Its manifest also lists the files of the log, so it is valid only while they are unchanged.
     """
+    trainer = this_round.trainer
     with replace_folder_together(trainer, checkpoints.folder(state.step)) as folder:
-        hashes = trainer.save_checkpoint(folder) | save_critic(critic, folder)
+        hashes = save_training(this_round, folder)
         source.save(folder)
         weights.save(folder)
         if state.best_step is not None:
@@ -169,21 +169,18 @@ def save_state(
     checkpoints.keep_last({**hashes, **(log.kept() if log else {})}, trainer)
 
 
-def load_state(
-    checkpoints: Checkpoints, trainer: Trainer, source: BatchSource, weights: WeightSync, critic: Trainer | None = None
-) -> RoundState:
+def load_state(checkpoints: Checkpoints, this_round: Round, source: BatchSource, weights: WeightSync) -> RoundState:
     """Restores all parts from the last checkpoint and returns its state; a new state when there is none.
 
     The sampler still needs the trainer's weights.
     """
-    latest = checkpoints.latest(trainer)
+    latest = checkpoints.latest(this_round.trainer)
     if latest is None:
         return RoundState()
     step, folder = latest
     say(f"rl_round: going on from step {step}")
     # Each part restores itself; their files were sealed together, so all are of the same step.
-    trainer.load_checkpoint(folder)
-    load_critic(critic, folder)
+    load_training(this_round, folder)
     source.load(folder)
     weights.load(folder)
     return RoundState(**json.loads((folder / "round.json").read_text(encoding="utf-8")))
