@@ -53,7 +53,8 @@ PANELS = (
         "log-prob",
         is_logarithmic=True,
     ),
-    Panel("Gradient norm", {"optim/gradient_norm": "before clipping"}),
+    Panel("Gradient norm", {"optim/gradient_norm": "before clipping", "critic/gradient_norm": "critic's"}),
+    Panel("Variance of the returns that the critic explains", {"critic/explained_variance": "share"}, "%", top=105),
     Panel(
         "Undecided verdicts",
         {"verdict/undecided_fraction": "verifier failed", "verdict/unparsed_fraction": "no answer found"},

@@ -52,6 +52,7 @@ from stages.rl_round.methods import (
     ImportanceWeights,
     NoReferenceKl,
     PolicyLossParams,
+    ReferenceInReward,
     ReferenceK1,
     ReferenceK2,
     ReferenceK3,
@@ -76,13 +77,7 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         tokens=int(minibatch.response_mask.sum()),
         fresh_tokens=int(minibatch.response_mask[minibatch.is_fresh].sum()),
     )
-    # Of the whole minibatch, not of the tokens left by the masks: dropping a response must not weigh the others more.
-    divisor = {
-        "token_mean": totals.tokens,
-        "sequence_mean_token_mean": totals.responses,
-        "sequence_mean_token_sum": totals.responses,
-        "constant": totals.responses * params.max_response_tokens,
-    }[params.aggregation]
+    divisor = loss_divisor(minibatch, params)
 
     def loss(statistics: PolicyStatistics, batch: ResponseBatch) -> tuple[Tensor, Mapping[str, Tensor | float]]:
         selection = select_tokens(statistics, batch, params, totals)
@@ -118,6 +113,18 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         return scalar + poison, diagnostics
 
     return loss
+
+
+def loss_divisor(minibatch: TrainingSamples, params: RlParams) -> int:
+    """Returns the divisor of `rl.aggregation`: tokens or responses of the whole minibatch."""
+    # Not of the tokens left by the masks: dropping a response must not weigh the others more.
+    responses = len(minibatch)
+    return {
+        "token_mean": int(minibatch.response_mask.sum()),
+        "sequence_mean_token_mean": responses,
+        "sequence_mean_token_sum": responses,
+        "constant": responses * params.max_response_tokens,
+    }[params.aggregation]
 
 
 def surrogate(
@@ -161,6 +168,8 @@ def _reference_kl(
     # `expm1` stays precise when the two policies nearly agree, which is most of the time in training.
     k3 = torch.expm1(-log_ratio) + log_ratio
     match params:
+        case ReferenceInReward():
+            return torch.zeros_like(log_ratio), k3.detach()
         case ReferenceK1():
             return log_ratio, k3.detach()
         case ReferenceK2():

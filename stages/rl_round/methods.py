@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from stages.engines.trainers.params import CriticParams
 from stages.foundations.params import CustomFunctionParams, StrictParams
 
 # Selection of the problems that a round draws, and of the groups that it trains on.
@@ -321,6 +322,17 @@ class OptimalTokenBaseline(StrictParams):
     """True weighs the energy by the squared truncated weights of `rollout_correction.kind: importance_weights`."""
 
 
+class Gae(StrictParams):
+    """PPO: rewards to go compared with a critic's value of each token; needs no group (generalised advantages)."""
+
+    kind: Literal["gae"]
+    discount: float = Field(gt=0, le=1)
+    """Factor by which a reward shrinks for each token of distance before it (1)."""
+    gae_lambda: float = Field(ge=0, le=1)
+    """1 trusts the rewards to the end, 0 the critic's value of the next token (0.95 to 1)."""
+    critic: CriticParams
+
+
 class PlainReward(StrictParams):
     """The reward itself, without a baseline: with rewards 1 and 0 and REINFORCE this is rejection sampling."""
 
@@ -335,6 +347,7 @@ AdvantageParams = Annotated[
     | LeaveOneOut
     | LengthWeighted
     | OptimalTokenBaseline
+    | Gae
     | PlainReward,
     Field(discriminator="kind"),
 ]
@@ -527,6 +540,12 @@ class _ReferenceKl(StrictParams):
         return self
 
 
+class ReferenceInReward(_ReferenceKl):
+    """Takes coefficient times log(proximal / reference) off the reward of each token (PPO); needs a critic."""
+
+    kind: Literal["in_reward"]
+
+
 class ReferenceK1(_ReferenceKl):
     """log r, r = policy / reference. As a loss, its expected on-policy gradient is zero: use k2 or k3 to pull."""
 
@@ -545,4 +564,6 @@ class ReferenceK3(_ReferenceKl):
     kind: Literal["k3"]
 
 
-ReferenceKlParams = Annotated[NoReferenceKl | ReferenceK1 | ReferenceK2 | ReferenceK3, Field(discriminator="kind")]
+ReferenceKlParams = Annotated[
+    NoReferenceKl | ReferenceInReward | ReferenceK1 | ReferenceK2 | ReferenceK3, Field(discriminator="kind")
+]

@@ -21,6 +21,7 @@ from stages.rl_round.methods import (
     CosineReward,
     DynamicSampling,
     DynamicSamplingParams,
+    Gae,
     IcePop,
     ImportanceWeights,
     MajorityReward,
@@ -34,6 +35,7 @@ from stages.rl_round.methods import (
     PolicyLossParams,
     ProblemSlice,
     PromptSelectionParams,
+    ReferenceInReward,
     ReferenceKlParams,
     Reinforce,
     RewardParams,
@@ -222,6 +224,7 @@ class RlParams(StrictParams):
     def _settings_agree(self) -> RlParams:
         # Reports all at once, so a user need not fix them one after the other.
         sentences = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
+        sentences += _value_contradictions(self)
         if sentences:
             raise ValueError("; ".join(sentences))
         return self
@@ -311,10 +314,10 @@ def _group_contradictions(rl: RlParams) -> Iterator[str]:
     # Without these checks such a round would silently learn nothing: a group of one has advantage 0, or never a signal.
     if rl.group_size > 1:
         return
-    if not isinstance(rl.advantage, PlainReward):
+    if not isinstance(rl.advantage, PlainReward | Gae):
         yield (
             f"advantage.kind {rl.advantage.kind} compares the responses of a group, and group_size is 1: set "
-            "group_size to at least 2, or advantage.kind reward"
+            "group_size to at least 2, or advantage.kind gae or reward"
         )
     if isinstance(rl.dynamic_sampling, DynamicSampling):
         yield (
@@ -368,6 +371,27 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
         )
 
 
+def _value_contradictions(rl: RlParams) -> Iterator[str]:
+    if isinstance(rl.advantage, Gae):
+        penalty, discount = rl.repetition_penalty, rl.advantage.discount
+        if penalty and penalty.discount != discount and rl.advantage.gae_lambda < 1:
+            yield (
+                f"study.repetition_penalty.discount {penalty.discount} differs from advantage.discount {discount}, and "
+                f"one value cannot stand for the rest of both with advantage.gae_lambda {rl.advantage.gae_lambda}: set "
+                "the same discount, or gae_lambda 1.0"
+            )
+        if rl.reward_discount != 1:
+            yield (
+                f"study.reward_discount {rl.reward_discount} is for baselines of groups: leave it out and set "
+                "advantage.discount"
+            )
+    if isinstance(rl.reference_kl, ReferenceInReward) and not isinstance(rl.advantage, Gae):
+        yield (
+            "reference_kl.kind in_reward makes a reward for each token, and advantage.kind "
+            f"{rl.advantage.kind} has one for a response: set reference_kl.kind k2, or advantage.kind gae"
+        )
+
+
 # Contradictions between section `rl` and other sections.
 
 
@@ -390,6 +414,15 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
             f"{sampler.kind} does not give: set sampler.kind torch, or rl.verifier.kind rule"
         )
     return sentences
+
+
+def critic_contradictions(rl: RlParams, steps: int) -> Iterator[str]:
+    """Yields the contradiction of a round with `steps` whose policy would never learn."""
+    if isinstance(rl.advantage, Gae) and (warmup := rl.advantage.critic.warmup_steps) >= steps:
+        yield (
+            f"rl.advantage.critic.warmup_steps {warmup} leaves the policy none of the {steps} steps: lower it, or "
+            "raise steps"
+        )
 
 
 def environment_contradictions(rl: RlParams, prompt: PromptParams) -> Iterator[str]:

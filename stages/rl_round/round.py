@@ -59,6 +59,8 @@ class Round:
     """The policy that `rl.reference_kl` stays close to; None when that is off."""
     teacher: ReferencePolicy | None = None
     """The policy of `teacher_folder`, loaded."""
+    critic: Trainer | None = None
+    """A trainer of `rl.advantage.critic`; None when there is none."""
 
     @property
     def scratch(self) -> Path:
@@ -74,10 +76,10 @@ class Round:
         return replace(self, paths=paths, teacher_folder=teacher, problems=(), tokenizer=None, run=None)
 
     def close(self) -> None:
-        """Ends trainer, reference and teacher; the other fields stay valid."""
-        for frozen in (self.reference, self.teacher):
-            if frozen is not None:
-                frozen.close()
+        """Ends trainer, reference, teacher and critic; the other fields stay valid."""
+        for other in (self.reference, self.teacher, self.critic):
+            if other is not None:
+                other.close()
         # The trainer last: on several ranks, closing it leaves the process group.
         if self.trainer is not None:
             self.trainer.close()

@@ -24,6 +24,7 @@ from stages.rl_round.methods import function_rewards
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    critic_contradictions,
     environment_contradictions,
     loop_contradictions,
     reward_contradictions,
@@ -49,7 +50,7 @@ def main(job: Job) -> None:
     settings: RoundParams = job.sections["rl_rounds"]
     params = settings.of(job.sections["rl"])
     sections = {name: job.sections[name] for name in ("trainer", "sampler", "verifier", "prompt")}
-    _refuse_contradictions(paths, params, sections)
+    _refuse_contradictions(paths, params, settings, sections)
     shown = {"rl": params, "round": settings, **sections}
     inputs = {"policy": paths.policy, "problems": paths.problems, **_recorded(job, params)}
     inputs |= {"validation": paths.validation} if params.evaluation else {}
@@ -128,7 +129,9 @@ def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
     return {"schedule": schedule, "rollouts": rollouts}
 
 
-def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping[str, Any]) -> None:
+def _refuse_contradictions(
+    paths: Namespace, params: RlParams, settings: RoundParams, sections: Mapping[str, Any]
+) -> None:
     # `retrace use` rejects the same settings, but the parameter file may have been edited since.
     lines = [
         *sampler_contradictions(params, sections["sampler"]),
@@ -139,6 +142,7 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping
             sections["prompt"], sections["sampler"], {"rl.max_response_tokens": params.max_response_tokens}
         ),
         *environment_contradictions(params, sections["prompt"]),
+        *critic_contradictions(params, settings.steps),
     ]
     if lines:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in lines))

@@ -56,6 +56,10 @@ class TrainingSamples:
     teacher_logprobs: Tensor | None = None
     staleness: Tensor | None = None
     """Versions by which each response's weights are behind the trainer's, [responses]; None in the synchronous loop."""
+    values: Tensor | None = None
+    """The critic's value of each token before the step's updates; None without a critic."""
+    value_targets: Tensor | None = None
+    """The critic's targets, from `with_advantages`."""
 
     def __len__(self) -> int:
         return len(self.rollouts)
@@ -219,6 +223,8 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
         "advantages": samples.advantages,
         "reference_logprobs": samples.reference_logprobs,
         "teacher_logprobs": samples.teacher_logprobs,
+        "values": samples.values,
+        "value_targets": samples.value_targets,
     }
     loss_fields = {name: value[:, :width] for name, value in tokens.items() if value is not None}
     # Two masks: tokens that give gradient, and tokens on which the gap to the sampler is measured (truncated ones too).

@@ -23,9 +23,11 @@ from stages.foundations.stage import (
     unknown_sources,
 )
 from stages.rl_round.loop_methods import AsynchronousLoop
+from stages.rl_round.methods import Gae
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    critic_contradictions,
     environment_contradictions,
     loop_contradictions,
     reward_contradictions,
@@ -76,10 +78,13 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
-    of_environment = [
+    of_each = [
         f"rl_rounds.{name}: {sentence}"
         for name, this_round in sections["rl_rounds"].items()
-        for sentence in environment_contradictions(this_round.of(rl), sections["prompt"])
+        for sentence in (
+            *environment_contradictions(this_round.of(rl), sections["prompt"]),
+            *critic_contradictions(rl, this_round.steps),
+        )
     ]
     of_adapter = adapter_contradictions("rl", rl.adapter, rl.optimizer, sections["trainer"])
     of_split, wanted = [], rl.evaluation.problems if rl.evaluation else 0
@@ -92,7 +97,7 @@ def _contradictions(sections: Sections) -> list[str]:
         *of_loop,
         *of_adapter,
         *of_rounds,
-        *of_environment,
+        *of_each,
         *of_split,
         *_unknown_sources(sections),
         *_without_teacher(sections),
@@ -169,6 +174,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         # With adapters the reference is the trained policy without them, until it is reset.
         holds_reference=has_teacher
         or (has_reference and (rl.adapter is None or rl.reference_kl.reset_every_steps is not None)),
+        critic=rl.advantage.critic.optimizer.kind if isinstance(rl.advantage, Gae) else None,
         adapter=rl.adapter,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]

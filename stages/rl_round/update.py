@@ -6,11 +6,13 @@ before the update, once per sample.
 
 Advantages are per token: the outcome stream and the repetition stream, each with its own discount. Sources: the papers
 cited in `stages.algorithms.advantages` and `optimal_token_baseline`; two streams with separate discounts as in
-Demystifying Long CoT (arXiv 2502.03373, section 4.4), without a critic: each is a reward to go.
+Demystifying Long CoT (arXiv 2502.03373, section 4.4): each is a reward to go, from which a critic's value is
+subtracted once (`advantage.kind: gae`).
 
 Deviations: 1. estimators of whole responses centre only the outcome; the discounted penalty to go is added uncentred,
 so that a repeated token is always pushed down. 2. With the optimal token baseline, both streams are part of the return
-from which the baseline is subtracted.
+from which the baseline is subtracted. 3. The KL to the reference as a reward belongs to the outcome stream; the code of
+Demystifying Long CoT gives an equal share of it to each stream.
 """
 
 from __future__ import annotations
@@ -36,12 +38,14 @@ from stages.algorithms.advantages import (
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
 from stages.algorithms.policy_losses import error_bounds, importance_weights
+from stages.algorithms.value_estimates import generalised_advantages, last_tokens
 from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.samplers.protocol import Sample
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
     BatchNormalized,
+    Gae,
     GroupNormalized,
     ImportanceWeights,
     LeaveOneOut,
@@ -50,6 +54,7 @@ from stages.rl_round.methods import (
     OptimalTokenBaseline,
     PassAtK,
     PlainReward,
+    ReferenceInReward,
 )
 from stages.rl_round.params import DistillationParams, RlParams
 from stages.rl_round.records import Group
@@ -64,9 +69,10 @@ def prepare_samples(
     reference: Reference | None = None,
     teacher: Reference | None = None,
     distillation: DistillationParams | None = None,
+    critic: Trainer | None = None,
 ) -> TrainingSamples:
     """Returns the decided rollouts of `groups` with all inputs of the loss; collective. `reference` is for
-    `reference_kl`, `teacher` for the round's `distillation`.
+    `reference_kl`, `teacher` for the round's `distillation`, `critic` for `advantage.kind: gae`.
 
     Empty when no rollout is decided.
     """
@@ -78,6 +84,9 @@ def prepare_samples(
         samples = with_proximal_statistics(samples, plan, params, trainer)
     if reference is not None:
         samples = replace(samples, reference_logprobs=frozen_logprobs(samples, plan, params, trainer, reference))
+    if critic is not None:
+        (values,) = _of_all(samples, plan, params, None, critic, lambda batch: [critic.evaluate(batch).cpu()])
+        samples = replace(samples, values=values)
     samples = with_advantages(samples, params)
     if params.advantage_whitening:
         held = sorted({index for indices in plan.forward_passes[trainer.rank] for index in indices})
@@ -206,7 +215,7 @@ def _of_all(
     statistics: Callable[[ResponseBatch], list[Tensor]],
 ) -> list[Tensor]:
     """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if a baseline
-    needs them."""
+    needs them, or on rank 0 the step's metrics of advantages."""
     sequences = samples.sequences
     parts: list[tuple[list[int], list[Tensor]]] = []
     for indices in plan.forward_passes[trainer.rank]:
@@ -217,7 +226,11 @@ def _of_all(
         parts.append((indices, statistics(batch)))
     whole = [torch.zeros_like(samples.response_mask) for _ in parts[0][1]]
     # The optimal token baseline needs the tokens of every rank; other estimators need only those of this rank.
-    of_ranks = trainer.gather(parts) if isinstance(params.advantage, OptimalTokenBaseline) else [parts]
+    of_ranks = [parts]
+    if isinstance(params.advantage, OptimalTokenBaseline):
+        of_ranks = trainer.gather(parts)
+    elif isinstance(params.advantage, Gae):
+        of_ranks = trainer.gather_to_first(parts) or [parts]
     for indices, tensors in (one for of_rank in of_ranks for one in of_rank):
         for target, tensor in zip(whole, tensors, strict=True):
             target[indices, : tensor.shape[1]] = tensor[: len(indices)]
@@ -225,7 +238,8 @@ def _of_all(
 
 
 def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSamples:
-    """Returns the samples with their advantages; for the optimal token baseline they must have trainer statistics."""
+    """Returns the samples with their advantages; for the optimal token baseline they must have trainer statistics, for
+    generalised advantages values, and get targets."""
     rewards, group_ids, mask = samples.rewards, samples.group_ids, samples.response_mask
     # Estimators of whole responses use only `rewards`, so a repetition penalty does not change their baselines. A new
     # estimator needs a case here and a class in `AdvantageParams` (methods.py).
@@ -249,6 +263,9 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
             whole = rewards
         case OptimalTokenBaseline():
             return replace(samples, advantages=_beyond_token_baseline(samples, params, penalties))
+        case Gae():
+            advantages = _beyond_values(samples, params, penalties)
+            return replace(samples, advantages=advantages, value_targets=advantages + samples.values)
     per_token = outcome_returns(whole, mask, params) + _to_go_of_penalties(penalties, mask, params)
     return replace(samples, advantages=per_token)
 
@@ -283,6 +300,19 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
     return (returns - baseline) * mask
 
 
+def _beyond_values(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
+    gae, mask, penalty = params.advantage, samples.response_mask, params.repetition_penalty
+    rewards = samples.rewards[:, None] * last_tokens(mask)
+    if isinstance(params.reference_kl, ReferenceInReward):
+        log_ratio = (samples.proximal_logprobs - samples.reference_logprobs) * mask
+        rewards = rewards - params.reference_kl.coefficient * log_ratio
+    if penalty is None or penalty.discount == gae.discount:
+        return generalised_advantages(rewards + penalties, samples.values, mask, gae.discount, gae.gae_lambda)
+    # Lambda is 1 here: each stream adds its own discounted reward to go, and the value is subtracted once (Demystify).
+    outcomes = generalised_advantages(rewards, samples.values, mask, gae.discount, gae.gae_lambda)
+    return outcomes + _to_go_of_penalties(penalties, mask, params)
+
+
 def outcome_returns(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
     """Returns outcome * discount^(T - 1 - t) at the policy's token t of T in a response: (responses, tokens).
 
@@ -291,9 +321,7 @@ def outcome_returns(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
     # The usual case: without a discount every token has the outcome, and no pass over the tokens is needed.
     if params.reward_discount == 1:
         return outcomes[:, None] * mask
-    # 1 on the last token of the mask, the one at which its running sum is complete.
-    is_last = mask * (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
-    return discounted_to_go(outcomes[:, None] * is_last, mask, params.reward_discount)
+    return discounted_to_go(outcomes[:, None] * last_tokens(mask), mask, params.reward_discount)
 
 
 def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:

@@ -97,6 +97,18 @@ ADAPTED = {
     "rl_rounds.rl_1.steps": 12,
 }
 """LoRA, and a reference that needs no second policy."""
+CRITIC = {"optimizer": {**PARAMS["rl"]["optimizer"], "learning_rate": 0.01}, "value_clip": 0.5, "warmup_steps": 1}
+GAE = {"kind": "gae", "discount": 1.0, "gae_lambda": 0.95, "critic": CRITIC}
+PPO = {
+    "rl.advantage": GAE,
+    "rl.advantage_whitening": "tokens",
+    "rl.reference_kl": {"kind": "in_reward", "coefficient": 0.05},
+    "rl.group_size": 1,
+    "rl.problems_per_step": 6,
+    "rl.dynamic_sampling": NONE,
+    "rl_rounds.rl_1.steps": 7,
+}
+"""PPO: a critic, and one response to each problem."""
 
 REPLAYED = ("rl_1", "rl_1.parquet", "schedules/rl_1")
 """Outputs that a replay reproduces."""

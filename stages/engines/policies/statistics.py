@@ -60,7 +60,7 @@ def policy_statistics(
     At the batch's temperature and over its safe vocabulary; `outside` marks the tokens outside of it. The head is
     applied only to hidden states that predict a response token.
     """
-    counted, predicting = batch.counted, _hidden_states(model, batch)
+    counted, predicting = batch.counted, hidden_states(model, batch)
     # Only now: under ZeRO 3 a tied head is the embedding, which is released when the body is done.
     head = head_of(model)
     statistics = token_statistics(
@@ -72,16 +72,16 @@ def policy_statistics(
         chunk_tokens=chunk_tokens,
         cap=head.cap,
     )
-    spread = PolicyStatistics(*(_spread(value, batch) for value in statistics))
+    in_place = PolicyStatistics(*(spread(value, batch) for value in statistics))
     # `outside` is an attribute, not a field of the tuple, so the line above does not handle it.
-    spread.outside = _spread(statistics.outside, batch)
+    in_place.outside = spread(statistics.outside, batch)
     if batch.rollout_distributions is not None:
-        spread.divergence = _spread(rollout_divergences(predicting, head, batch, chunk_tokens), batch)
-    return spread
+        in_place.divergence = spread(rollout_divergences(predicting, head, batch, chunk_tokens), batch)
+    return in_place
 
 
-def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
-    """Returns the hidden state before each counted token: [counted tokens, hidden]."""
+def hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
+    """Returns the hidden state before each counted token: [counted tokens, hidden]. `model` may be a body alone."""
     sources = batch.source.flatten()[batch.counted]
     if uses_varlen_attention(model):
         hidden = model.base_model(
@@ -139,11 +139,11 @@ def _chunks(distributions: Sequence[Tensor], size: int) -> Iterator[Tensor]:
         yield torch.cat(parts)
 
 
-def _spread(values: Tensor, batch: ResponseBatch) -> Tensor:
+def spread(values: Tensor, batch: ResponseBatch) -> Tensor:
     """Returns the values of the counted tokens at their places, [responses, tokens]; 0 elsewhere."""
-    spread = torch.zeros(batch.response_mask.numel(), dtype=values.dtype, device=values.device)
+    places = torch.zeros(batch.response_mask.numel(), dtype=values.dtype, device=values.device)
     # Not in place: gradients must flow through the statistics.
-    return spread.index_copy(0, batch.counted, values.flatten()).view(batch.response_mask.shape)
+    return places.index_copy(0, batch.counted, values.flatten()).view(batch.response_mask.shape)
 
 
 # A name that transformers does not use: a model with this attention got it from this module.

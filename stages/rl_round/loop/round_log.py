@@ -260,6 +260,8 @@ def identity_of(this_round: Round) -> RoundIdentity:
 
 MEAN_DIAGNOSTICS = (
     "advantage/variance",
+    "critic/clip_fraction",
+    "critic/loss",
     "importance/effective_sample_fraction",
     "logprob_gap/k3",
     "logprob_gap/mean",
@@ -282,7 +284,7 @@ def round_metrics(curve: Rows) -> dict[str, float]:
     totals."""
     moved = ("accuracy/mean", "reward/mean", "entropy/mean", "length/response_tokens_mean", "length/truncated_fraction")
     moved += ("turns/mean", "calls/mean", "calls/failed_fraction", "distillation/reverse_kl")
-    moved += ("vote/majority_ratio", "vote/label_accuracy")
+    moved += ("vote/majority_ratio", "vote/label_accuracy", "critic/explained_variance")
     metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
     metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
     for name in MEAN_DIAGNOSTICS:

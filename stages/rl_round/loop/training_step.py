@@ -21,12 +21,14 @@ from stages.engines.trainers.params import LoraParams
 from stages.engines.trainers.training_loop import warmup_then_cosine
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
+from stages.rl_round.critic import critic_metrics, load_critic, save_critic, summarise_critic, update_critic
 from stages.rl_round.drawing import rewarded_tokens, verdict_reward
 from stages.rl_round.methods import (
     CosineReward,
     CosineSchedule,
     EnvironmentReward,
     FunctionReward,
+    Gae,
     LinearSchedule,
     MajorityReward,
     NoOverlong,
@@ -53,7 +55,7 @@ class TrainedStep:
 
 
 def with_trainer(this_round: Round) -> Round:
-    """Returns the round with this rank's trainer, reference and teacher, which `Round.close` ends."""
+    """Returns the round with this rank's trainer, reference, teacher and critic, which `Round.close` ends."""
     params, settings, policy = this_round.params, this_round.trainer_params, this_round.paths.policy
     model = language_model(policy, settings)
     match chosen("rl.adapter", params.adapter):
@@ -69,10 +71,16 @@ def with_trainer(this_round: Round) -> Round:
             reference = PolicyUnderAdapters(trainer)
         else:
             reference = ReferencePolicy.from_folder(policy, settings.dtype, trainer.device)
-    teacher = None
+    teacher = critic = None
     if this_round.teacher_folder:
         teacher = ReferencePolicy.from_folder(this_round.teacher_folder, settings.dtype, trainer.device)
-    return replace(this_round, trainer=trainer, reference=reference, teacher=teacher)
+    match chosen("rl.advantage", params.advantage):
+        case Gae():
+            from stages.engines.policies.value_model import value_model
+
+            optimizer = params.advantage.critic.optimizer
+            critic = build_trainer(settings, optimizer, params.max_gradient_norm, value_model(policy, settings))
+    return replace(this_round, trainer=trainer, reference=reference, teacher=teacher, critic=critic)
 
 
 def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep:
@@ -82,12 +90,16 @@ def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep
     """
     params, trainer, tokens = this_round.params, this_round.trainer, this_round.trainer_params.micro_batch_tokens
     _reset_reference(this_round, step)
+    critic, scale = this_round.critic, learning_rate_scale(step, this_round)
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
         frozen = this_round.reference, this_round.teacher
-        samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation)
-        updates = update_policy(samples, plan, params, learning_rate_scale(step, this_round), trainer)
-    row = {"step": step + 1} | (summarise(updates) if updates else {})
+        samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation, critic)
+        of_critic = update_critic(samples, plan, params, scale, critic) if critic else []
+        # Advantages from values that know nothing yet would only be noise.
+        is_warming_up = critic is not None and step < params.advantage.critic.warmup_steps
+        updates = [] if is_warming_up else update_policy(samples, plan, params, scale, trainer)
+    row = {"step": step + 1, **summarise_critic(of_critic)} | (summarise(updates) if updates else {})
     # Only rank 0 has the whole batch, and only its row is written.
     if batch is not None:
         row |= step_metrics(batch, samples, params)
@@ -113,10 +125,10 @@ def _resets_reference(this_round: Round) -> bool:
 
 
 def save_training(this_round: Round, folder: Path) -> dict[str, str]:
-    """Writes the state of trainer and reference; returns hashes as `Trainer.save_checkpoint` does; collective."""
+    """Writes the state of trainer, reference and critic; returns hashes like `Trainer.save_checkpoint`; collective."""
     if _resets_reference(this_round) and this_round.trainer.rank == 0:
         this_round.reference.save(folder)
-    return this_round.trainer.save_checkpoint(folder)
+    return this_round.trainer.save_checkpoint(folder) | save_critic(this_round.critic, folder)
 
 
 def load_training(this_round: Round, folder: Path) -> None:
@@ -124,6 +136,7 @@ def load_training(this_round: Round, folder: Path) -> None:
     if _resets_reference(this_round):
         this_round.reference.load(folder)
     this_round.trainer.load_checkpoint(folder)
+    load_critic(this_round.critic, folder)
 
 
 def learning_rate_scale(step: int, this_round: Round) -> float:
@@ -187,6 +200,7 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
         "groups/draws": batch.draws,
         "groups/signal_fraction": batch.signal_fraction,
         **_advantage_metrics(trained),
+        **critic_metrics(trained),
         **_penalty_metrics(trained, params),
         "tokens/sampled": sum(r.sample.policy_tokens for group in batch.drawn for r in group.rollouts),
         "tokens/trained": int(trained.response_mask.sum()),

@@ -19,6 +19,7 @@ from stages.foundations.errors import UserError
 from tests.engines.deepspeed_ranks import (
     MAX_NORM,
     UPDATES,
+    critic_lesson,
     deepspeed_params,
     deepspeed_trainer,
     is_same,
@@ -123,6 +124,19 @@ def test_two_ranks_learn_lora(two_ranks, policy, zero_stage):
     expected = [alone.update(lesson.micro_batches, lesson.loss, 1.0) for _ in range(UPDATES)]
     for report in two_ranks[0]:
         entry = report[str(zero_stage)]["lora"]
+        assert entry["losses"] == pytest.approx([update.loss for update in expected], abs=2e-6)
+        assert entry["norms"] == pytest.approx([update.gradient_norm for update in expected], rel=1e-5)
+        assert entry["resumes_exactly"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_two_ranks_teach_a_critic(two_ranks, policy, zero_stage):
+    lesson = critic_lesson(policy, TORCH_TRAINER)
+    alone = TorchTrainer(TORCH_TRAINER, ADAMW, MAX_NORM, lesson.model())
+    expected = [alone.update(lesson.micro_batches, lesson.loss, 1.0) for _ in range(UPDATES)]
+    for report in two_ranks[0]:
+        entry = report[str(zero_stage)]["critic"]
         assert entry["losses"] == pytest.approx([update.loss for update in expected], abs=2e-6)
         assert entry["norms"] == pytest.approx([update.gradient_norm for update in expected], rel=1e-5)
         assert entry["resumes_exactly"]

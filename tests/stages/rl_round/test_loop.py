@@ -121,7 +121,7 @@ def test_surplus_groups_come_back_with_their_versions_and_distributions(both_sid
     full = FullSample([1, 2, 0], [-0.1, -1 / 3, -2e-9], StopReason.END_OF_SEQUENCE, 2, distributions=rows)
     plain = Sample([4], [-0.5], StopReason.MAX_TOKENS, 1)
     groups = [Group("a", [3], (right(plain),)), Group("b", [5], (right(plain), right(full)))]
-    context = SimpleNamespace(trainer=trainer, reference=None)
+    context = SimpleNamespace(trainer=trainer, reference=None, critic=None)
     source, weights = SampledBatches(context, None), WeightSync()
     source.state = DrawState(ProblemCursor(8, {"a": [1, 2]}, {"b": 1.0}), 0.5, groups)
     state = RoundState(2, 2, [{"step": 1.0}])
@@ -165,7 +165,7 @@ def test_it_is_told_again_when_the_steps_have_doubled_and_forgotten_with_the_fir
 def test_a_damaged_checkpoint_is_gone_before_one_of_an_earlier_step_is_written(both_sides, tmp_path):
     """The checkpoint with the highest number counts as the last one written."""
     trainer, _ = both_sides
-    context = SimpleNamespace(trainer=trainer, reference=None)
+    context = SimpleNamespace(trainer=trainer, reference=None, critic=None)
     checkpoints, source, weights = Checkpoints(tmp_path), BatchSource(), WeightSync()
     save_state(checkpoints, RoundState(4, 4, [{"step": 4}]), context, source, weights, None)
     (checkpoints.folder(4) / "round.json").write_text("{}")

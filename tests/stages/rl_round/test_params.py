@@ -15,12 +15,20 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import validate_section
 from stages.rl_round.methods import PassRateSelection
-from stages.rl_round.params import RlParams, RoundParams, loop_contradictions, sampler_contradictions
+from stages.rl_round.params import (
+    RlParams,
+    RoundParams,
+    critic_contradictions,
+    loop_contradictions,
+    sampler_contradictions,
+)
 from tests.fakes.rounds import (
     ALL_PASS_RATES,
     ASYNCHRONOUS,
     COSINE,
+    CRITIC,
     EXACT,
+    GAE,
     MODEL,
     NGRAM,
     NONE,
@@ -48,6 +56,10 @@ def load(**changes):
         {"advantage": OTB},
         {"advantage": {**OTB, "is_importance_weighted": True}, "rollout_correction": WEIGHTS},
         {"advantage": {"kind": "reward"}, "group_size": 1, "dynamic_sampling": NONE},
+        {"advantage": GAE, "group_size": 1, "dynamic_sampling": NONE, "proximal": "rollout"},
+        {"advantage": {**GAE, "gae_lambda": 1.0}, "study": {"repetition_penalty": NGRAM}},
+        {"advantage": {**GAE, "discount": 0.99}, "study": {"repetition_penalty": NGRAM}},
+        {"advantage": GAE, "reference_kl": {"kind": "in_reward", "coefficient": 0.01}},
         {"policy_loss": {"kind": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}},
         {"policy_loss": {"kind": "cispo", "clip_low": 1.0, "clip_high": 2.0}},
         {"policy_loss": {"kind": "reinforce"}, "proximal": "rollout", "rollout_correction": WEIGHTS},
@@ -107,7 +119,11 @@ def test_an_absent_study_is_off():
         ({"study": {"repetition_penalty": {**NGRAM, "n": 12}}}, "n 12 must be less than max_response_tokens 12"),
         ({"reward": COSINE}, "set overlong.kind none, or reward.kind by_verdict"),
         ({"policy_loss": {"kind": "gspo", "clip_low": 0.4, "clip_high": 0.3}}, "clip_low 0.4 must be <= clip_high 0.3"),
-        ({"advantage": {"kind": "gae"}}, "optimal_token_baseline"),
+        ({"advantage": {"kind": "critic"}}, "optimal_token_baseline"),
+        ({"advantage": {**GAE, "gae_lambda": 0.9}, "study": {"repetition_penalty": NGRAM}}, "or gae_lambda 1.0"),
+        ({"advantage": GAE, "study": {"reward_discount": 0.9}}, "leave it out and set advantage.discount"),
+        ({"reference_kl": {"kind": "in_reward", "coefficient": 0.01}}, "kind k2, or advantage.kind gae"),
+        ({"advantage": {**GAE, "critic": {**CRITIC, "value_clip": 0}}}, "value_clip.*greater than 0"),
     ],
 )
 def test_contradictions_are_refused_with_what_to_change(changes, told):
@@ -127,6 +143,13 @@ def test_a_round_draws_from_train_or_web_problems():
         assert RoundParams.model_validate({**params, "problems": table}).problems == table
     with pytest.raises(UserError, match="web/solutions"):
         validate_section({**params, "problems": "problems/x"}, "rl_rounds.rl_1", RoundParams, Path("params.yaml"))
+
+
+def test_a_critic_leaves_steps_to_the_policy():
+    rl = load(advantage={**GAE, "critic": {**CRITIC, "warmup_steps": 5}})
+    (told,) = critic_contradictions(rl, 5)
+    assert told.startswith("rl.advantage.critic.warmup_steps 5 leaves the policy none of the 5 steps: lower it")
+    assert not list(critic_contradictions(rl, 6)) and not list(critic_contradictions(load(), 1))
 
 
 def test_a_round_may_have_a_reward_of_its_own():

@@ -26,6 +26,7 @@ from tests.fakes.rounds import (
     EXACT_UNDER_MISMATCH,
     JUDGED,
     NONE,
+    PPO,
     REPLAYED,
     STALE,
     STOPPED,
@@ -267,6 +268,15 @@ def check_adapted(rows, metrics):
     assert metrics["sync/logprob_gap_max"] < 1e-4
 
 
+def check_ppo(rows, metrics):
+    """In the first step only the critic learns: it explains nothing before and something after it."""
+    assert "loss/policy" not in rows[0] and all("loss/policy" in row for row in rows[1:])
+    assert rows[0]["critic/value_mean"] == 0 and abs(rows[0]["critic/explained_variance"]) < 1e-9
+    assert rows[1]["critic/value_mean"] != 0 and all(row["critic/loss"] > 0 for row in rows)
+    assert metrics["progress/steps_without_update"] == 1 and metrics["critic/loss_mean"] > 0
+    assert metrics["critic/explained_variance_last"] == pytest.approx(rows[-1]["critic/explained_variance"])
+
+
 needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
 
 
@@ -278,9 +288,10 @@ needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason
         (STALE, check_stale),
         (JUDGED, check_judged),
         (STOPPED, check_stopped),
+        (PPO, check_ppo),
         pytest.param(ADAPTED, check_adapted, marks=needs_peft),
     ],
-    ids=["everything", "exact", "stale", "judged", "stopped", "adapter"],
+    ids=["everything", "exact", "stale", "judged", "stopped", "ppo", "adapter"],
 )
 def test_a_round_tells_its_diagnostics_goes_on_from_its_checkpoint_and_replays(
     choice, check, taught, tmp_path, monkeypatch
