@@ -140,6 +140,9 @@ def summarise(updates: Sequence[Update]) -> dict[str, float]:
     # A maximum over updates is not a sum of shares, so it is not divided.
     means = {name: value if name.endswith("_max") else value / len(updates) for name, value in total.items()}
     means |= {name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")}
+    # Shares of micro-batches combine by sum or maximum, so the least mass is the rest of the largest.
+    if "pruning/pruned_mass_max" in means:
+        means["pruning/kept_mass_min"] = 1 - means.pop("pruning/pruned_mass_max")
     # Rates last: numerator and denominator are averaged first, so updates count in proportion to their size.
     means = rates_by_staleness(means)
     means["loss/policy"] = sum(update.loss for update in updates) / len(updates)

@@ -111,6 +111,7 @@ def loss_of(groups, params, values):
     logprobs = given(samples, values["policy"]).requires_grad_()
     statistics = TokenStatistics(logprobs, given(samples, values["entropy"]), given(samples, values["squares"]))
     statistics.outside = given(samples, values["outside"]).bool()
+    statistics.pruned_mass = torch.zeros_like(statistics.entropy)
     loss, diagnostics = policy_loss(samples, params)(statistics, batch)
     (gradient,) = torch.autograd.grad(loss, logprobs)
     assert not gradient[~mask].any()
