@@ -24,7 +24,7 @@ from stages.rl_round.asynchronous.hub import (
 )
 from stages.rl_round.asynchronous.timeline import MOVED, Timeline
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Repacked, TrajectoryPool
-from stages.rl_round.methods import BestFitRepack
+from stages.rl_round.loop_methods import BestFitRepack
 from stages.rl_round.round import Trained
 
 
