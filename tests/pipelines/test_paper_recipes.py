@@ -28,6 +28,8 @@ RECIPES = [
     "otb-qwen3-8b",
     "otb-tools-qwen3-8b",
     "trm-qwen3-8b",
+    "dvp-qwen3-8b",
+    "laminar-qwen2.5-7b",
 ]
 COMMIT = re.compile(r"/[0-9a-f]{40}/")
 HERE = {"device": "cpu", "dtype": "float32", "threads": 1}
@@ -147,7 +149,7 @@ def miniature(name, taught, folder):
         rl["overlong"]["buffer_tokens"] = 2
     if rl["dynamic_sampling"]["kind"] != "none":
         rl["dynamic_sampling"]["max_draws"] = 2
-    if "study" in rl:
+    if "repetition_penalty" in rl.get("study", {}):
         rl["study"]["repetition_penalty"]["n"] = 3
     for one in params["rl_rounds"].values():
         one |= {"steps": 1, "warmup_steps": 0}
@@ -167,6 +169,7 @@ RUN = {  # recipe -> stages that another one's miniature runs with the same kind
     "otb-qwen3-8b": ("respond", "grade", "report"),
     "otb-tools-qwen3-8b": ("grade", "report"),
     "trm-qwen3-8b": ("respond", "grade", "report"),
+    "dvp-qwen3-8b": ("respond", "grade", "report"),
 }
 
 
