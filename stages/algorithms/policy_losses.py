@@ -387,8 +387,6 @@ def length_neutral_scores(
         weights = torch.minimum(weights, left * token_tv)
     if token_kl is not None:
         weights = torch.minimum(weights, (left * token_kl / 2).sqrt())
-    # No token follows the last one, so after the end of a response the weights are those of the mask.
-    weights = weights * mask
     total = weights.sum(-1)
     return (errors * weights).sum(-1) / torch.where(total > 0, total, 1.0)
 
@@ -466,7 +464,7 @@ def likeliest_divergences(
 
     In nats and float64. Merging tokens never raises a KL, so this is a lower bound of `exact_divergences`. It is equal
     when the listed tokens are all that the sampler can draw. `likeliest` is from `token_statistics.likeliest_tokens`;
-    neither side is pruned. Source: DPPO's top-k divergence (arXiv 2602.04879). Edge cases as in `exact_divergences`.
+    neither side is pruned. After DPPO's top-k approximation (arXiv 2602.04879). Edge cases as in `exact_divergences`.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")

@@ -108,7 +108,7 @@ class LikeliestTokens(StrictParams):
 
     kind: Literal["likeliest"]
     count: int = Field(ge=1, le=20)
-    """Tokens at each position (DPPO: 20, which is vLLM's limit)."""
+    """Tokens at each position; vLLM returns at most 20."""
     max_gib: float = Field(gt=0)
     """As in `whole`."""
 

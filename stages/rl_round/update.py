@@ -101,7 +101,8 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     Means over the tokens that gave gradient; effective sample size as a fraction of them. Variance proxies: the mean
     squared norm of a response's gradient with respect to the logits, and the squared norm of the whole gradient. The
     first leaves out the network's Jacobian, so compare each between runs, never with the other. The trust region's
-    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses.
+    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses;
+    it is an estimate unless these are exact.
     """
     sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
     metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
