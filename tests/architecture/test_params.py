@@ -53,7 +53,8 @@ def values_of(tree):
 
 
 def test_no_recipe_names_a_path_outside_the_project():
-    named = {path.name: values_of(read_recipe(PROJECT, path.stem)) for path in RECIPES}
+    # Section `launch` may name paths inside of a cluster's pods.
+    named = {path.name: values_of({**read_recipe(PROJECT, path.stem), "launch": {}}) for path in RECIPES}
     assert all(named.values())
     outside = re.compile(r"(\.\./|/|~|file:|[A-Za-z]:\\).*")
     assert not {name: found for name, all_of in named.items() if (found := [v for v in all_of if outside.match(v)])}
