@@ -55,6 +55,7 @@ METHODS: tuple[tuple[str, str, object, str], ...] = (
     ("rl_round", "rl.rollout_correction.kind", "ice_pop", "IcePop's two-sided mask of tokens"),
     ("rl_round", "rl.rollout_correction.kind", "geometric_mask", "a mask of responses by their mean ratio"),
     ("rl_round", "rl.rollout_correction.kind", "bad_response_mask", "DeepSeek-V3.2's mask (arXiv 2512.02556)"),
+    ("rl_round", "rl.rollout_correction.kind", "length_neutral_mask", "length-neutral masking (arXiv 2512.23075)"),
     ("rl_round", "rl.rollout_correction.kind", "trust_region_masking", "Trust Region Masking (arXiv 2512.23075)"),
     ("rl_round", "rl.study.vocabulary_pruning.kind", "safe_set", "Dynamic Vocabulary Pruning (arXiv 2512.23087)"),
     ("rl_round", "rl.reference_kl.reset_every_steps", ..., "the reference reset at intervals, ProRL (2505.24864)"),

@@ -8,8 +8,9 @@ and 6); REINFORCE (Williams, 1992). Reference code: verl `trainer/ppo/core_algos
 Corrections: truncated importance sampling (Yao et al., fengyao.notion.site/off-policy-rl); IcePop (Ring team,
 ringtech.notion.site, 2025); the mask by the geometric mean of a response's ratios (Liu et al., "When Speed Kills
 Stability", 2025); DeepSeek-V3.2's mask of bad responses (arXiv 2512.02556, off-policy sequence masking); Trust Region
-Masking (arXiv 2512.23075), algorithm 1 and its table of bounds; verl `trainer/ppo/rollout_corr_helper.py` at 1dda039b,
-for the clamp of the log-ratio to +-20 and the estimators (`seq_max_k2`, `seq_mean_k3`).
+Masking (arXiv 2512.23075), algorithm 1, its table of bounds and its length-neutral appendix; verl
+`trainer/ppo/rollout_corr_helper.py` at 1dda039b, for the clamp of the log-ratio to +-20 and the estimators
+(`seq_max_k2`, `seq_mean_k3`).
 
 The losses share one interface. `advantages` are per token [batch, tokens] or per response [batch]; they carry no
 gradient. Values outside the response mask are replaced before any arithmetic, so that NaN in padding reaches
@@ -29,6 +30,7 @@ Deviations:
    including rows that a mask has emptied: masking responses out must not give the others more weight.
 4. With vocabulary pruning on both sides, the exact KL uses the union of the policy's and the sampler's token sets. The
    sets differ at their border, where one extra token would otherwise make the KL infinite.
+5. A response of one token has length-neutral score 0: the paper's weight of the last token is 0, and 0 / 0 its score.
 """
 
 import math
@@ -361,6 +363,34 @@ def bad_response_mask(
     return (mean >= 0) & ~divergence.isnan() | (divergence <= max_divergence)
 
 
+def length_neutral_scores(
+    policy_logprobs: PerToken,
+    rollout_logprobs: PerToken,
+    response_mask: Mask,
+    token_kl: float | None,
+    token_tv: float | None,
+) -> Float[Tensor, " batch"]:
+    """Returns sum_t w_t |rho_t - 1| / sum_t w_t of each response (LN-TRM), in float64; rho = pi / mu. No gradient.
+
+    w_t = min(1, (T - t) token_tv, sqrt((T - t) token_kl / 2)) for the policy's t-th of T tokens: an error at an early
+    token reaches more of the response. None leaves a term out; with both out the score is the plain mean (SER). A
+    response without tokens has score 0; NaN stays NaN. ValueError on a tolerance that is not positive.
+    """
+    if any(value is not None and not value > 0 for value in (token_kl, token_tv)):
+        raise ValueError(f"token_kl {token_kl} and token_tv {token_tv} must be positive, or null")
+    mask = response_mask.bool()
+    log_ratio = torch.where(mask, policy_logprobs.detach().double() - rollout_logprobs.detach().double(), 0.0)
+    errors = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1().abs()
+    left = mask.sum(-1, keepdim=True) - mask.cumsum(-1)  # the policy's tokens after each one
+    weights = mask.double()
+    if token_tv is not None:
+        weights = torch.minimum(weights, left * token_tv)
+    if token_kl is not None:
+        weights = torch.minimum(weights, (left * token_kl / 2).sqrt())
+    total = weights.sum(-1)
+    return (errors * weights).sum(-1) / torch.where(total > 0, total, 1.0)
+
+
 def _mean_log_ratio(policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask) -> Tensor:
     """Returns the mean of log(pi / mu) over each response's tokens, in float64: [batch]."""
     mask = response_mask.bool()
@@ -421,6 +451,33 @@ def exact_divergences(
         logits = logits.masked_fill(~(safe_vocabulary(logits, log_threshold) | is_drawable), -torch.inf)
     log_ratio = torch.where(is_drawable, rollout - logits.log_softmax(-1), 0.0)
     return (rollout.exp() * log_ratio).sum(-1).clamp_min(0.0)
+
+
+LARGEST_ROUNDING = 1e-6
+"""A sampler's log-probs are rounded: if the listed tokens leave less mass than this, they are all that it can draw."""
+
+
+def likeliest_divergences(
+    likeliest: Float[Tensor, "tokens columns"], policy_logits: Float[Tensor, "tokens vocab"], temperature: float = 1.0
+) -> Float[Tensor, " tokens"]:
+    """Returns KL(mu || pi) of each token where all tokens but the sampler's likeliest count as one. No gradient.
+
+    In nats and float64. Merging tokens never raises a KL, so this is a lower bound of `exact_divergences`. It is equal
+    when the listed tokens are all that the sampler can draw. `likeliest` is from `token_statistics.likeliest_tokens`;
+    neither side is pruned. After DPPO's top-k approximation (arXiv 2602.04879). Edge cases as in `exact_divergences`.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, not {temperature}")
+    rollout, ids = likeliest.detach().double().chunk(2, dim=-1)
+    ids, is_drawable = ids.long(), rollout != -torch.inf
+    logprobs = (policy_logits.detach().double() / temperature).log_softmax(-1)
+    # Summed without the listed tokens, because 1 - sum would lose the digits of a small remainder.
+    others = logprobs.scatter(-1, ids, -torch.inf).logsumexp(-1)
+    remainder = 1 - rollout.exp().sum(-1)
+    remainder = torch.where(remainder > LARGEST_ROUNDING, remainder, 0.0)
+    listed = torch.where(is_drawable, rollout.exp() * (rollout - logprobs.gather(-1, ids)), 0.0).sum(-1)
+    merged = torch.where(remainder > 0, remainder * (remainder.log() - others), 0.0)
+    return (listed + merged).clamp_min(0.0)
 
 
 def trust_region_mask_exact(

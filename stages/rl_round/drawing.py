@@ -346,6 +346,7 @@ def sampling_settings(params: RlParams) -> SamplingSettings:
         params.max_response_tokens,
         params.log_threshold,
         params.keeps_distributions,
+        params.likeliest,
     )
 
 

@@ -32,6 +32,7 @@ from stages.algorithms.policy_losses import (
     gspo,
     ice_pop_weights,
     importance_weights,
+    length_neutral_scores,
     reinforce,
     sampled_divergences,
     sapo,
@@ -50,6 +51,7 @@ from stages.rl_round.methods import (
     Gspo,
     IcePop,
     ImportanceWeights,
+    LengthNeutralMask,
     NoReferenceKl,
     PolicyLossParams,
     ReferenceInReward,
@@ -222,14 +224,14 @@ def select_tokens(statistics: PolicyStatistics, batch: ResponseBatch, params: Rl
     mask, response_mask = batch.fields["loss_mask"], batch.response_mask
     metrics = {"mask/overlong_fraction": _emptied(response_mask, mask) / totals.responses}
     if params.vocabulary_pruning:
-        mask, counted = _inside_safe_set(statistics.outside, mask, response_mask, params, totals)
+        mask, counted = _inside_safe_set(statistics, mask, response_mask, params, totals)
         metrics |= counted
     # Acceptance by staleness is counted among the tokens that reach the trust region, without those filtered before.
     before = mask
     if isinstance(params.rollout_correction, TrustRegionMasking):
         mask, counted = _inside_trust_region(statistics, batch, mask, params.rollout_correction, totals)
         metrics |= counted
-    elif isinstance(params.rollout_correction, GeometricMask | BadResponseMask):
+    elif isinstance(params.rollout_correction, GeometricMask | BadResponseMask | LengthNeutralMask):
         accepted = _accepted(policy_logprobs, batch, params.rollout_correction)
         mask = mask * accepted[:, None]
         metrics["mask/correction_fraction"] = _emptied(before, mask) / totals.responses
@@ -249,9 +251,14 @@ def _emptied(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _inside_safe_set(
-    outside: Tensor, mask: Tensor, response_mask: Tensor, params: RlParams, totals: Totals
+    statistics: PolicyStatistics, mask: Tensor, response_mask: Tensor, params: RlParams, totals: Totals
 ) -> tuple[Tensor, Shares]:
-    is_outside = outside & response_mask.bool()
+    """Also reports Z, the mass that the safe set keeps, of all sampled tokens.
+
+    `pruning/bias_bound` bounds what pruning changes in the expected reward, for rewards in [0, 1]: the mean over
+    responses of the sum of 1 - Z, because 1 - Z is the total variation at a token.
+    """
+    is_outside, pruned = statistics.outside & response_mask.bool(), statistics.pruned_mass.double() * response_mask
     match params.vocabulary_pruning.outside:
         case "drop_token":
             kept = mask * ~is_outside
@@ -259,6 +266,9 @@ def _inside_safe_set(
             kept = mask * ~is_outside.any(-1, keepdim=True)
     return kept, {
         "pruning/outside_fraction": is_outside.sum() / totals.tokens,
+        "pruning/kept_mass_mean": (response_mask - pruned).sum() / totals.tokens,
+        "pruning/pruned_mass_max": pruned.max(),
+        "pruning/bias_bound": pruned.sum() / totals.responses,
         "mask/outside_fraction": _emptied(mask, kept) / totals.responses,
         "mask/outside_token_fraction": (mask.sum() - kept.sum()) / totals.tokens,
     }
@@ -269,7 +279,7 @@ def _inside_trust_region(
 ) -> tuple[Tensor, Shares]:
     """Judges every response by all its tokens, including those that give no gradient for another reason."""
     response_mask = batch.response_mask
-    if region.divergence == "exact":
+    if region.divergence != "sampled":
         for_max = for_mean = statistics.divergence
         within_max = trust_region_mask_exact(for_max, response_mask, max_threshold=region.max_threshold)
         within_mean = trust_region_mask_exact(for_mean, response_mask, mean_threshold=region.mean_threshold)
@@ -295,7 +305,9 @@ def _inside_trust_region(
     }
 
 
-def _accepted(policy_logprobs: Tensor, batch: ResponseBatch, correction: GeometricMask | BadResponseMask) -> Tensor:
+def _accepted(
+    policy_logprobs: Tensor, batch: ResponseBatch, correction: GeometricMask | BadResponseMask | LengthNeutralMask
+) -> Tensor:
     """Returns the responses that a mask accepts, judged by all their tokens: bool[responses]."""
     rollout_logprobs, mask = batch.fields["rollout_logprobs"], batch.response_mask
     match correction:
@@ -304,6 +316,9 @@ def _accepted(policy_logprobs: Tensor, batch: ResponseBatch, correction: Geometr
         case BadResponseMask():
             advantages = batch.fields["advantages"]
             return bad_response_mask(policy_logprobs, rollout_logprobs, advantages, mask, correction.max_divergence)
+        case LengthNeutralMask():
+            tolerances = correction.token_kl, correction.token_tv
+            return length_neutral_scores(policy_logprobs, rollout_logprobs, mask, *tolerances) <= correction.max_score
 
 
 def _weights(

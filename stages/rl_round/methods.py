@@ -490,6 +490,19 @@ class BadResponseMask(StrictParams):
     """Largest mean log-ratio of sampler to trainer, in nats."""
 
 
+class LengthNeutralMask(StrictParams):
+    """Drops whole responses by a weighted mean of |ratio - 1| over their tokens: trust region masking that does not
+    prefer short responses (the appendix of the TRM paper)."""
+
+    kind: Literal["length_neutral_mask"]
+    token_kl: float | None = Field(gt=0)
+    """The KL at a token for which early tokens weigh more, in nats; null leaves it out of the weights."""
+    token_tv: float | None = Field(gt=0)
+    """The same for the total variation at a token. Both null: all tokens weigh the same (SER)."""
+    max_score: float = Field(gt=0)
+    """Largest mean allowed (the paper for SER: 0.03 to 0.1)."""
+
+
 class TrustRegionMasking(StrictParams):
     """Drops whole responses whose divergence between sampler and trainer leaves the trust region (TRM)."""
 
@@ -498,9 +511,10 @@ class TrustRegionMasking(StrictParams):
     """Largest divergence allowed at a token, in nats (the paper: 0.05); null for no such bound."""
     mean_threshold: float | None = Field(ge=0)
     """Largest mean divergence allowed over a response (0.001); null for no such bound."""
-    divergence: Literal["sampled", "exact"]
-    """k2 and k3 of the sampled tokens, or the KL over the whole vocabulary at each position (for which the sampler must
-    keep its distributions: `study.rollout_distributions`)."""
+    divergence: Literal["sampled", "likeliest", "exact"]
+    """`sampled`: k2 and k3 of the sampled tokens. `exact`: the KL over the whole vocabulary at each position.
+    `likeliest`: its lower bound from the sampler's likeliest tokens, all others counted as one, for vLLM with a real
+    vocabulary. The last two need what `study.rollout_distributions` keeps; the engines' numerical gap is in all."""
 
     @model_validator(mode="after")
     def _bounds_something(self) -> TrustRegionMasking:
@@ -513,7 +527,13 @@ class TrustRegionMasking(StrictParams):
 
 
 RolloutCorrectionParams = Annotated[
-    NoCorrection | ImportanceWeights | IcePop | GeometricMask | BadResponseMask | TrustRegionMasking,
+    NoCorrection
+    | ImportanceWeights
+    | IcePop
+    | GeometricMask
+    | BadResponseMask
+    | LengthNeutralMask
+    | TrustRegionMasking,
     Field(discriminator="kind"),
 ]
 

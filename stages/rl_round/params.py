@@ -43,7 +43,6 @@ from stages.rl_round.methods import (
     RoundVerifierParams,
     ScheduleParams,
     SoftOverlong,
-    TrustRegionMasking,
     VerdictReward,
     environment_rewards,
 )
@@ -104,6 +103,19 @@ class WholeDistributions(StrictParams):
     """A round is rejected if its batch could need more than this, with every response as long as allowed."""
 
 
+class LikeliestTokens(StrictParams):
+    """Keeps the sampler's likeliest tokens at each position, for the lower bound of the KL.
+
+    An id and a log-prob take 8 bytes a token.
+    """
+
+    kind: Literal["likeliest"]
+    count: int = Field(ge=1, le=20)
+    """Tokens at each position; vLLM returns at most 20."""
+    max_gib: float = Field(gt=0)
+    """As in `whole`."""
+
+
 class StudyParams(StrictParams):
     """Section `rl.study`."""
 
@@ -116,8 +128,9 @@ class StudyParams(StrictParams):
     reward_discount: Discount | None = None
     """Discount of the reward at the response's end; absent: 1 (Demystify: lower values made responses impatient and
     worse)."""
-    rollout_distributions: WholeDistributions | None = None
-    """Required by `rollout_correction.divergence: exact`; absent: only log-probs of the sampled tokens are kept."""
+    rollout_distributions: Annotated[WholeDistributions | LikeliestTokens, Field(discriminator="kind")] | None = None
+    """Required by `rollout_correction.divergence: exact` (`whole`) and `likeliest`; absent: only log-probs of the
+    sampled tokens are kept."""
 
 
 class EvaluationParams(StrictParams):
@@ -207,7 +220,7 @@ class RlParams(StrictParams):
         return 1.0 if discount is None else discount
 
     @property
-    def rollout_distributions(self) -> WholeDistributions | None:
+    def rollout_distributions(self) -> WholeDistributions | LikeliestTokens | None:
         return self.study.rollout_distributions if self.study else None
 
     @property
@@ -215,10 +228,16 @@ class RlParams(StrictParams):
         return self.rollout_distributions is not None
 
     @property
-    def is_divergence_exact(self) -> bool:
-        """Returns True when trust region masking uses the KL over the whole vocabulary."""
-        correction = self.rollout_correction
-        return isinstance(correction, TrustRegionMasking) and correction.divergence == "exact"
+    def likeliest(self) -> int:
+        """Returns how many likeliest tokens of each distribution are kept; 0 for all or none."""
+        kept = self.rollout_distributions
+        return kept.count if isinstance(kept, LikeliestTokens) else 0
+
+    @property
+    def needed_distributions(self) -> str | None:
+        """Returns the kind of `study.rollout_distributions` that the trust region needs; None when it needs none."""
+        kinds = {"exact": "whole", "likeliest": "likeliest"}
+        return kinds.get(getattr(self.rollout_correction, "divergence", ""))
 
     @model_validator(mode="after")
     def _settings_agree(self) -> RlParams:
@@ -346,16 +365,23 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             f"sampler already, and {rl.rollout_correction.kind} would count it twice: set proximal: recompute, "
             "rollout_correction.kind none, or policy_loss.kind reinforce"
         )
-    if rl.is_divergence_exact and not rl.keeps_distributions:
+    needed, kept = rl.needed_distributions, rl.rollout_distributions
+    if needed and (kept is None or kept.kind != needed):
+        example = {"whole": "{kind: whole, max_gib: 4.0}", "likeliest": "{kind: likeliest, count: 20, max_gib: 4.0}"}
         yield (
-            "rollout_correction.divergence exact needs the sampler's distribution at every token: set "
-            "study.rollout_distributions: {kind: whole, max_gib: 4.0}, or set divergence sampled"
+            f"rollout_correction.divergence {rl.rollout_correction.divergence} needs the sampler's distribution at "
+            f"every token: set study.rollout_distributions: {example[needed]}, or set divergence sampled"
         )
     # Rejected although it would run: distributions may take gigabytes, and nothing would read them.
-    if rl.keeps_distributions and not rl.is_divergence_exact:
+    if kept and not needed:
         yield (
             "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
-            "rollout_correction.kind trust_region_masking with divergence exact"
+            "rollout_correction.kind trust_region_masking with divergence exact or likeliest"
+        )
+    if rl.likeliest and rl.vocabulary_pruning:
+        yield (
+            "rollout_correction.divergence likeliest counts tokens beyond the listed ones as one, and "
+            "study.vocabulary_pruning cuts them: set divergence exact or sampled, or leave one of the two out"
         )
     uses_rollout_logprobs = rl.proximal == "rollout" or not isinstance(rl.rollout_correction, NoCorrection)
     if uses_rollout_logprobs and not rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):

@@ -154,7 +154,8 @@ def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
         return
     # Assumes that every response is as long as allowed: otherwise the round could run out of memory in the middle.
     tokens = params.problems_per_step * params.group_size * params.max_response_tokens
-    gib = tokens * vocabulary * BYTES_OF_A_LOGPROB / 2**30
+    kept_columns = 2 * params.likeliest or vocabulary  # an id takes as much as a log-prob
+    gib = tokens * kept_columns * BYTES_OF_A_LOGPROB / 2**30
     if gib > kept.max_gib:
         raise UserError(
             f"rl.study.rollout_distributions may need {gib:.2g} GiB for a batch ({tokens} tokens over a "

@@ -239,7 +239,7 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
             rollout.sample.distributions if isinstance(rollout.sample, FullSample) else torch.zeros(0, 0)
             for rollout in samples.rollouts
         )
-    return replace(batch, fields=loss_fields, rollout_distributions=distributions)
+    return replace(batch, fields=loss_fields, rollout_distributions=distributions, likeliest=params.likeliest)
 
 
 def scatter_batch(

@@ -122,7 +122,8 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     Means over the tokens that gave gradient; effective sample size as a fraction of them. Variance proxies: the mean
     squared norm of a response's gradient with respect to the logits, and the squared norm of the whole gradient. The
     first leaves out the network's Jacobian, so compare each between runs, never with the other. The trust region's
-    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses.
+    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses;
+    it is an estimate unless these are exact.
     """
     sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
     metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
@@ -161,6 +162,9 @@ def summarise(updates: Sequence[Update]) -> dict[str, float]:
     # A maximum over updates is not a sum of shares, so it is not divided.
     means = {name: value if name.endswith("_max") else value / len(updates) for name, value in total.items()}
     means |= {name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")}
+    # Shares of micro-batches combine by sum or maximum, so the least mass is the rest of the largest.
+    if "pruning/pruned_mass_max" in means:
+        means["pruning/kept_mass_min"] = 1 - means.pop("pruning/pruned_mass_max")
     # Rates last: numerator and denominator are averaged first, so updates count in proportion to their size.
     means = rates_by_staleness(means)
     means["loss/policy"] = sum(update.loss for update in updates) / len(updates)

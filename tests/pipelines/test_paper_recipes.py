@@ -29,6 +29,8 @@ RECIPES = [
     "otb-tools-qwen3-8b",
     "scalerl-qwen3-8b",
     "trm-qwen3-8b",
+    "dvp-qwen3-8b",
+    "laminar-qwen2.5-7b",
 ]
 COMMIT = re.compile(r"/[0-9a-f]{40}/")
 HERE = {"device": "cpu", "dtype": "float32", "threads": 1}
@@ -157,7 +159,7 @@ def miniature(name, taught, folder):
         rl["overlong"]["buffer_tokens"] = 2
     if rl["dynamic_sampling"]["kind"] != "none":
         rl["dynamic_sampling"]["max_draws"] = 2
-    if "study" in rl:
+    if "repetition_penalty" in rl.get("study", {}):
         rl["study"]["repetition_penalty"]["n"] = 3
     for one in params["rl_rounds"].values():
         one |= {"steps": 1, "warmup_steps": 0}
@@ -178,6 +180,7 @@ RUN = {  # recipe -> stages that another one's miniature runs with the same kind
     "otb-tools-qwen3-8b": ("grade", "report"),
     "scalerl-qwen3-8b": ("respond", "grade", "report"),
     "trm-qwen3-8b": ("respond", "grade", "report"),
+    "dvp-qwen3-8b": ("respond", "grade", "report"),
 }
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PreTrainedModel
 
-from stages.algorithms.policy_losses import exact_divergences
+from stages.algorithms.policy_losses import exact_divergences, likeliest_divergences
 from stages.algorithms.token_statistics import TokenStatistics, capped, token_statistics
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.trainers.params import CHUNK_TOKENS
@@ -49,7 +49,8 @@ class PolicyStatistics(TokenStatistics):
     """Token statistics and, if the sampler's distributions are kept, their divergence from the policy's."""
 
     divergence: Tensor | None = None
-    """KL(rollout || policy) at each token, float64, no gradient; None if the distributions are not kept."""
+    """KL(rollout || policy) at each token, float64, no gradient, or its lower bound from the likeliest tokens; None if
+    the distributions are not kept."""
 
 
 def policy_statistics(
@@ -73,8 +74,8 @@ def policy_statistics(
         cap=head.cap,
     )
     in_place = PolicyStatistics(*(spread(value, batch) for value in statistics))
-    # `outside` is an attribute, not a field of the tuple, so the line above does not handle it.
-    in_place.outside = spread(statistics.outside, batch)
+    # These are attributes, not fields of the tuple, so the line above does not handle them.
+    in_place.outside, in_place.pruned_mass = spread(statistics.outside, batch), spread(statistics.pruned_mass, batch)
     if batch.rollout_distributions is not None:
         in_place.divergence = spread(rollout_divergences(predicting, head, batch, chunk_tokens), batch)
     return in_place
@@ -105,7 +106,8 @@ def hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
 
 @torch.no_grad()
 def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_tokens: int) -> Tensor:
-    """Returns KL(rollout || policy) [tokens] in float64 at the batch's response tokens, response after response.
+    """Returns KL(rollout || policy) [tokens] in float64 at the batch's response tokens, response after response, or
+    its lower bound where only the likeliest tokens are kept.
 
     `hidden` [tokens, hidden] predicts them. At most `chunk_tokens` and about `DIVERGENCE_ELEMENTS` logits exist at
     once. Raises ValueError if the distributions are not those of these tokens.
@@ -114,7 +116,7 @@ def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_
     lengths, vocab = [len(rows) for rows in distributions], len(head.weight)
     if lengths != batch.response_mask.sum(-1).long().tolist():
         raise ValueError(f"distributions of {lengths} tokens do not belong to the batch's responses")
-    if any(rows.shape[1] != vocab for rows in distributions if len(rows)):
+    if any(rows.shape[1] != (2 * batch.likeliest or vocab) for rows in distributions if len(rows)):
         raise ValueError(f"the sampler's distributions are not over the policy's {vocab} tokens")
     size = max(1, min(chunk_tokens, DIVERGENCE_ELEMENTS // vocab))
     temperature = batch.temperature / head.scale
@@ -122,8 +124,11 @@ def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_
     divergences = [torch.zeros(0, dtype=torch.float64, device=hidden.device)]
     for number, rollout in enumerate(_chunks(distributions, size)):
         states = hidden[number * size : (number + 1) * size].to(head.weight.dtype)
-        logits = capped((states @ head.weight.t()).double(), head.cap)
-        divergences.append(exact_divergences(rollout.to(hidden.device), logits, temperature, batch.log_threshold))
+        logits, rollout = capped((states @ head.weight.t()).double(), head.cap), rollout.to(hidden.device)
+        if batch.likeliest:
+            divergences.append(likeliest_divergences(rollout, logits, temperature))
+        else:
+            divergences.append(exact_divergences(rollout, logits, temperature, batch.log_threshold))
     return torch.cat(divergences)
 
 

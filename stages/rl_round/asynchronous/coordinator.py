@@ -69,8 +69,7 @@ class Coordinator:
         # Rounded up: the shares together make a whole batch, and no share is empty.
         share = math.ceil(loop.replica_share * params.problems_per_step / replicas.count)
         longest_prompt = max(len(problem.prompt) for problem in this_round.problems)
-        # The most that a replica's slots could hold. vLLM's paged cache may hold less. Repack then sees a replica
-        # as emptier than it is, which costs waiting time and never a wrong result.
+        # The most that a replica's slots could hold. vLLM's cache may hold less, and its replicas report how much.
         kv_capacity = sampler.max_sequences * (longest_prompt + params.max_response_tokens)
         self.pool = TrajectoryPool(loop, share, kv_capacity, sampling_settings(params))
         self.groups: dict[int, OutstandingGroup] = {}

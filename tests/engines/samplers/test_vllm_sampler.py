@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
 
-from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
+from stages.algorithms.token_statistics import likeliest_tokens, pruned_logprobs, safe_vocabulary
 from stages.engines.environments.frames import make_frame
 from stages.engines.environments.pool import EnvironmentPool
 from stages.engines.environments.turn_sampler import TurnSampler
@@ -501,6 +501,19 @@ def test_kept_distributions_are_the_trainers(pair):
         assert torch.allclose(rows.exp(), expected.exp(), atol=EXACT)
 
 
+def test_likeliest_tokens_are_those_of_the_whole_distributions_whatever_the_vocabulary(pair, monkeypatch):
+    settings = replace(SETTINGS, temperature=0.8, keeps_distributions=True)
+    whole = flat(sample_numbered(pair.sampler, PROMPTS, 3, settings, seed=12))
+    monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
+    some = flat(sample_numbered(pair.sampler, PROMPTS, 3, replace(settings, likeliest=7), seed=12))
+    for (_, one), (_, other) in zip(whole, some, strict=True):
+        assert one.token_ids == other.token_ids
+        # The ids as they are: two tokens of equal probability may change places.
+        values, ids = other.distributions.chunk(2, dim=-1)
+        assert torch.allclose(values, likeliest_tokens(one.distributions, 7)[:, :7], atol=1e-6)
+        assert torch.allclose(one.distributions.gather(-1, ids.long()), values, atol=1e-6)
+
+
 def test_distributions_over_a_large_vocabulary_are_refused(pair, monkeypatch):
     monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
     with pytest.raises(UserError, match=r"258 tokens, more than the 257 .*set sampler.kind torch"):
@@ -547,6 +560,8 @@ def test_a_closed_decoding_leaves_the_engine_empty(pair):
     decoding.admit({number: Trajectory(PROMPTS[0], number) for number in range(40)})
     decoding.step()
     assert decoding.load.running == 32 and decoding.load.waiting == 8 and decoding.load.kv_tokens == 32 * 4
+    cache = pair.sampler._llm.llm_engine.vllm_config.cache_config
+    assert decoding.load.kv_capacity == cache.num_gpu_blocks * cache.block_size > 32 * 4
     with pytest.raises(RuntimeError, match="in flight"):
         pair.sampler.open(SETTINGS)
     decoding.close()

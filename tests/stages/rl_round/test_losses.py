@@ -8,7 +8,7 @@ import torch
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.policy_losses import error_bounds
-from stages.algorithms.token_statistics import pruned_logprobs
+from stages.algorithms.token_statistics import likeliest_tokens, pruned_logprobs
 from stages.engines.policies.language_model import ReferencePolicy, language_model
 from stages.engines.samplers.protocol import FullSample
 from stages.engines.trainers.params import TorchTrainerParams
@@ -93,7 +93,11 @@ def gradients(trainer, groups, choice):
     statistics = trainer.evaluate(batch)
     logprobs = statistics.logprobs.clone().requires_grad_()
     given = type(statistics)(logprobs, statistics.entropy, statistics.sum_squared_probs)
-    given.outside, given.divergence = statistics.outside, statistics.divergence
+    given.outside, given.divergence, given.pruned_mass = (
+        statistics.outside,
+        statistics.divergence,
+        statistics.pruned_mass,
+    )
     scalar, shown = policy_loss(trained, choice)(given, batch)
     gradient = torch.autograd.grad(scalar, logprobs)[0]
     return in_order(gradient, trained, trainer), {name: float(value) for name, value in shown.items()}
@@ -194,6 +198,21 @@ def test_the_bound_of_the_exact_trust_region_is_made_of_its_divergences(trainer)
     assert shown["trust_region/error_bound"] == pytest.approx(bound, rel=1e-4)
 
 
+def test_the_likeliest_tokens_drop_the_response_whose_listed_tokens_moved(trainer):
+    """Row 1's sampler prefers another token: its likeliest tokens show it, those of the others agree."""
+    agreeing, whole = logprobs_of(trainer), distributions_of(trainer)
+    other = whole[1].clone()
+    other[:, 50] += 3.0
+    other = other.log_softmax(-1)
+    study = {"rollout_distributions": {"kind": "likeliest", "count": 5, "max_gib": 1.0}}
+    region = {**TRM, "divergence": "likeliest", "max_threshold": 0.01, "mean_threshold": None}
+    choice = params(proximal="rollout", rollout_correction=region, study=study)
+    kept = [likeliest_tokens(rows, 5) for rows in (whole[0], other, *whole[2:])]
+    gradient, shown = gradients(trainer, with_distributions(one_group(agreeing), kept), choice)
+    assert (gradient.abs().sum(-1) > 0).tolist() == [True, False, True, True]
+    assert shown["trust_region/acceptance_rate"] == 0.75 and shown["trust_region/divergence_max"] < 1e-6
+
+
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_importance_weights_multiply_the_gradient_up_to_their_cap(trainer, level):
     choice = params(rollout_correction={**WEIGHTS, "level": level})
@@ -230,6 +249,8 @@ def test_ice_pop_weighs_tokens_and_leaves_out_those_beyond_its_bounds(trainer):
     [
         ({"kind": "geometric_mask", "low": 0.9, "high": 1.1}, -0.4),
         ({"kind": "bad_response_mask", "max_divergence": 0.1}, 0.4),
+        ({"kind": "length_neutral_mask", "token_kl": None, "token_tv": None, "max_score": 0.1}, -0.4),
+        ({"kind": "length_neutral_mask", "token_kl": 0.01, "token_tv": 0.05, "max_score": 0.1}, -0.4),
     ],
 )
 def test_a_mask_drops_a_response_and_up_weights_none(trainer, correction, by):
@@ -238,7 +259,7 @@ def test_a_mask_drops_a_response_and_up_weights_none(trainer, correction, by):
     plain, _ = gradients(trainer, one_group(agreeing), params())
     rows = shifted(shifted(agreeing, 0, by), 1, by)
     masked, shown = gradients(trainer, one_group(rows), params(rollout_correction=correction))
-    dropped = [0, 1] if correction["kind"] == "geometric_mask" else [1]
+    dropped = [1] if correction["kind"] == "bad_response_mask" else [0, 1]
     kept = [row for row in range(4) if row not in dropped]
     assert torch.allclose(masked[kept], plain[kept]) and not masked[dropped].any()
     assert shown["mask/correction_fraction"] == shown["mask/fraction_dropped"] == len(dropped) / 4
@@ -297,6 +318,16 @@ def pruning_choice(trainer, outside):
     raise AssertionError("no threshold separates the responses")
 
 
+def pruned_masses(trainer, choice):
+    """Returns the mass of the tokens outside the safe set at each response token, with all logits at once."""
+    masses = []
+    for rows, tokens in zip(distributions_of(trainer), TOKENS, strict=True):
+        is_out = rows < rows.amax(-1, keepdim=True) + choice.log_threshold
+        is_out[range(len(tokens)), tokens] = False
+        masses.append((rows.exp() * is_out).sum(-1).tolist())
+    return masses
+
+
 @pytest.mark.parametrize("outside", ["drop_token", "drop_response"])
 def test_the_trainer_renormalises_and_handles_tokens_outside_by_rule(trainer, outside):
     choice, expected, is_outside = pruning_choice(trainer, outside)
@@ -309,6 +340,11 @@ def test_the_trainer_renormalises_and_handles_tokens_outside_by_rule(trainer, ou
     assert torch.equal(gradient == 0, dropped | ~is_token)
     assert shown["pruning/outside_fraction"] == pytest.approx(is_outside.sum().item() / 10)
     assert shown["mask/outside_token_fraction"] == pytest.approx((dropped & is_token).sum().item() / 10)
+    mass = pruned_masses(trainer, choice)
+    assert shown["pruning/bias_bound"] == pytest.approx(sum(map(sum, mass)) / 4, rel=1e-4)
+    assert shown["pruning/kept_mass_mean"] == pytest.approx(1 - sum(map(sum, mass)) / 10, rel=1e-6)
+    told = update(trainer, one_group(found), choice)
+    assert told["pruning/kept_mass_min"] == pytest.approx(1 - max(map(max, mass)), rel=1e-6)
     if outside == "drop_response":
         assert shown["mask/outside_fraction"] == pytest.approx(is_outside.any(-1).sum().item() / 4)
 

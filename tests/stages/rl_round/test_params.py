@@ -48,6 +48,11 @@ def load(**changes):
     return validate_section({**PARAMS["rl"], **changes}, "rl", RlParams, Path("params.yaml"))
 
 
+LIKELIEST = {**TRM, "divergence": "likeliest"}
+KEPT = {"kind": "likeliest", "count": 20, "max_gib": 1.0}
+LENGTH_NEUTRAL = {"kind": "length_neutral_mask", "token_kl": 1e-4, "token_tv": None, "max_score": 0.05}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -66,7 +71,9 @@ def load(**changes):
         {"advantage": {"kind": "pass_at_k", "k": 2}, "advantage_whitening": "tokens"},
         {"schedule": {"kind": "cosine", "final_fraction": 0.1}, "advantage": {"kind": "batch_normalized"}},
         {"rollout_correction": {"kind": "bad_response_mask", "max_divergence": 0.1}},
+        {"rollout_correction": LENGTH_NEUTRAL},
         {"rollout_correction": TRM, "proximal": "rollout"},
+        {"rollout_correction": LIKELIEST, "study": {"rollout_distributions": KEPT}},
         {"rollout_correction": {**TRM, "mean_threshold": None}},
         EXACT,
         {"verifier": MODEL},
@@ -106,6 +113,14 @@ def test_an_absent_study_is_off():
         ({**EXACT, "study": {}}, "study.rollout_distributions: {kind: whole, .* or set divergence sampled"),
         ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: leave it out"),
         ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: leave it out"),
+        ({"rollout_correction": LIKELIEST, "study": {"rollout_distributions": WHOLE}}, "{kind: likeliest, count: 20"),
+        ({**EXACT, "study": {"rollout_distributions": KEPT}}, "{kind: whole"),
+        (
+            {"rollout_correction": LIKELIEST, "study": {"rollout_distributions": KEPT, "vocabulary_pruning": SAFE_SET}},
+            "set divergence exact or sampled, or leave one of the two out",
+        ),
+        ({"study": {"rollout_distributions": {**KEPT, "count": 21}}}, "less than or equal to 20"),
+        ({"rollout_correction": {**LENGTH_NEUTRAL, "token_kl": 0.0}}, "greater than 0"),
         ({"study": {"rollout_distributions": {"kind": "whole"}}}, r"max_gib: missing"),
         ({"verifier": {**MODEL, "teaching": {"kind": "prayer"}}}, "verifier.model.teaching.*made_pairs"),
         ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
