@@ -29,10 +29,11 @@ from stages.engines.trainers.protocol import Ranks
 from stages.foundations.seeds import derive_seed
 from stages.refl.feedback import Feedback, FeedbackBatch, in_turn
 from stages.refl.measurement import Draws, scores_by
-from stages.refl.stage import DatasetFiltering, DrawnPictures, RaftFeedback, ReflParams, RewardWeighted
+from stages.refl.stage import DatasetFiltering, DrawnPictures, RaftFeedback, ReflParams
 
 PICTURES = "generated.safetensors"
 """In a checkpoint: the pictures of its round."""
+NOISED = ("latents", "noise", "timesteps")
 
 
 class GeneratedPictures(Feedback):
@@ -53,18 +54,18 @@ class GeneratedPictures(Feedback):
         if self.held and int(self.held["round"]) == number:
             return
         prompts, copies = self.feedback.prompts, self.feedback.pictures_per_prompt
-        shown = [
-            place
-            for one in range(number * prompts, (number + 1) * prompts)
-            for place in [in_turn(range(len(self.prompts)), one, *self.stream, "prompts")] * copies
-        ]
-        seeds = [derive_seed(*self.stream, "generated", number, one) for one in range(len(shown))]
-        side = self.generator.image_side
-        pictures, rewards = numpy.empty((len(shown), side, side, 3), numpy.uint8), numpy.empty(len(shown))
-        # Each rank draws its share, so that none waits for a collective longer than another draws.
-        mine = slice(ranks.rank, None, ranks.world_size)
-        for rank, (drawn, scores) in enumerate(ranks.gather(self._drawn(artist, shown[mine], seeds[mine]))):
-            pictures[rank :: ranks.world_size], rewards[rank :: ranks.world_size] = drawn, scores
+        known, count, first = range(len(self.prompts)), prompts * copies, number * prompts
+        shown = [in_turn(known, first + one // copies, *self.stream, "prompts") for one in range(count)]
+        side, shares = self.generator.image_side, -(-count // ranks.world_size)
+        pictures, rewards = numpy.empty((count, side, side, 3), numpy.uint8), numpy.empty(count)
+        # Each rank draws its share, so that none waits longer than another draws. Equal shares: the rest begins again.
+        mine = [(ranks.rank + turn * ranks.world_size) % count for turn in range(shares)]
+        texts, at_once = tuple(self.prompts[shown[one]] for one in mine), self.params.measurement.draw_images
+        seeds = tuple(derive_seed(*self.stream, "generated", number, one) for one in mine)
+        drawn = Draws(texts, seeds, self.params.sampling_steps, 1.0, at_once).of(artist)
+        scores = scores_by(self.scorer, "reward", drawn, texts, at_once)
+        for theirs, *of_rank in ranks.gather((mine, drawn, scores)):
+            pictures[theirs], rewards[theirs] = of_rank
         weights = self._weights(torch.from_numpy(rewards).view(prompts, copies)).flatten()
         kept = weights > 0
         self.held = {
@@ -76,25 +77,12 @@ class GeneratedPictures(Feedback):
             "mean": torch.tensor(rewards.mean(), dtype=torch.float32),
         }
 
-    def _drawn(
-        self, artist: Generator, shown: Sequence[int], seeds: Sequence[int]
-    ) -> tuple[numpy.ndarray, numpy.ndarray]:
-        if not shown:
-            return numpy.empty((0, artist.image_side, artist.image_side, 3), numpy.uint8), numpy.empty(0)
-        prompts, at_once = tuple(self.prompts[place] for place in shown), self.params.measurement.draw_images
-        pictures = Draws(prompts, tuple(seeds), self.params.sampling_steps, 1.0, at_once).of(artist)
-        return pictures, scores_by(self.scorer, "reward", pictures, prompts, at_once)
-
     def _weights(self, rewards: Tensor) -> Tensor:
-        match self.feedback:
-            case DatasetFiltering(top_share=share):
-                return best_share(rewards.flatten(), share)
-            case RewardWeighted():
-                return scaled_rewards(rewards.flatten())
-            case RaftFeedback():
-                return best_of_each(rewards)
-            case other:
-                raise TypeError(other)
+        if isinstance(self.feedback, RaftFeedback):
+            return best_of_each(rewards)
+        if isinstance(self.feedback, DatasetFiltering):
+            return best_share(rewards.flatten(), self.feedback.top_share)
+        return scaled_rewards(rewards.flatten())
 
     def batch(self, update: int, positions: Sequence[int]) -> FeedbackBatch:
         number, place = self.feedback.place_in_round(update)
@@ -105,11 +93,10 @@ class GeneratedPictures(Feedback):
         seeds = [derive_seed(*self.stream, "denoised", update, one) for one in positions]
         noised = denoising_batch(self.generator, images_of(pictures.numpy()), prompts, seeds)
         tensors = {"weights": weights, "rewards": rewards, "mean": self.held["mean"].expand(len(chosen))}
-        tensors |= {name: getattr(noised, name) for name in ("latents", "noise", "timesteps")}
+        tensors |= {name: getattr(noised, name) for name in NOISED}
         return FeedbackBatch(tuple(prompts), noised.token_ids, tensors)
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Tensor:
-        """Returns the U-Net's prediction for the noised pictures."""
         with torch.no_grad():
             states = generator.encode_tokens(batch.token_ids)
         return predict(generator, _noised(batch), states)
@@ -134,5 +121,4 @@ class GeneratedPictures(Feedback):
 
 
 def _noised(batch: FeedbackBatch) -> DenoisingBatch:
-    held = batch.tensors
-    return DenoisingBatch(held["latents"], held["noise"], held["timesteps"], batch.token_ids)
+    return DenoisingBatch(*(batch.tensors[name] for name in NOISED), batch.token_ids)

@@ -66,7 +66,7 @@ class DatasetFiltering(DrawnPictures):
 
     kind: Literal["dataset_filtering"]
     top_share: float = Field(gt=0, lt=1)
-    """Share of all drawn pictures that is kept, by the reward."""
+    """Share of all drawn pictures that is kept, by the reward; at least one picture."""
 
 
 class RewardWeighted(DrawnPictures):
@@ -168,13 +168,6 @@ class ReflParams(OptimizationParams):
                 f"feedback.gradient_steps {feedback.gradient_steps} must be at most sampling_steps "
                 f"{self.sampling_steps}"
             )
-        if isinstance(feedback, DrawnPictures):
-            drawn = feedback.prompts * feedback.pictures_per_prompt
-            if drawn * getattr(feedback, "top_share", 1) < 1 or drawn < 2:
-                raise ValueError(
-                    f"feedback: of {drawn} drawn pictures none can be chosen: raise prompts, pictures_per_prompt or "
-                    "top_share"
-                )
         return self
 
 
