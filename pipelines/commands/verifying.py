@@ -25,6 +25,7 @@ import typer
 
 from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.graph.graph import repro_arguments
+from pipelines.records.committed_run import processor
 from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
 from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
 from pipelines.runtime.locks import refusing_lock
@@ -175,21 +176,13 @@ def machine() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         # A container may show only its threads, not its cores.
         "cores": psutil.cpu_count(logical=False) or psutil.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "gpus": _gpus(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _gpus() -> list[str]:
