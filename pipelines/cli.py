@@ -19,6 +19,7 @@ from pipelines.commands.extracting import extract
 from pipelines.commands.grading import agreement, grade
 from pipelines.commands.mirroring import mirror
 from pipelines.commands.playing import environment
+from pipelines.commands.reference import write_pages
 from pipelines.commands.rewarding import reward
 from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
@@ -40,9 +41,13 @@ class Commands(TyperGroup):
     """Reports the errors of any command in one sentence: Ctrl-C, a full disk, a folder instead of a file."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """UserError in another checkout, where the command would change or show the wrong project."""
+        """UserError without a project, and in another checkout, where the command would show the wrong one."""
         needs_project = args[0] not in WITHOUT_PROJECT and "--help" not in args
-        if needs_project and (other := _clone_around()) is not None:
+        other = _clone_around() if needs_project else None
+        if needs_project and not (PROJECT / "dvc.yaml").is_file():
+            where = f"run {other}/.venv/bin/retrace" if other else "clone the repository and run `make set-up` in it"
+            raise UserError(f"`retrace {args[0]}` works on a clone, and this is an installed package: {where}")
+        if other is not None:
             raise UserError(
                 f"this `retrace` works on {PROJECT}, and you are in {other}: run "
                 f"{other / '.venv' / 'bin' / 'retrace'} here, or change to {PROJECT}"
@@ -74,8 +79,20 @@ def _file_fault(error: OSError) -> str:
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"retrace {version('retrace')}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="show the version and end", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
     """Retrace: reproducible post-training of reasoning language models. Exit code 2 is a mistake of the caller."""
 
 
@@ -109,7 +126,7 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
 
 @app.command()
 def graph(
-    check: Annotated[bool, typer.Option("--check", help="change nothing; exit code 1 where they differ")] = False,
+    check: Annotated[bool, typer.Option("--check", help="change nothing; exit code 1 if they differ")] = False,
 ) -> None:
     """Write dvc.yaml from what the stages declare (stages/NAME/stage.py). Other entries and comments stay."""
     changed = updated_graph(PROJECT)[1] if check else write_graph(PROJECT)
@@ -121,6 +138,12 @@ def graph(
         raise typer.Exit(1)
     else:
         typer.echo(f"dvc.yaml now has what these stages declare: {names}")
+
+
+@app.command()
+def reference() -> None:
+    """Write docs/reference from the code: commands, parameters, tables and metrics."""
+    typer.echo(f"docs/reference: {', '.join(write_pages(app)) or 'no page'} written")
 
 
 # `--help` lists them in this order.

@@ -34,7 +34,7 @@ from stages.foundations.params import PythonTool, ToolsEnvironment, load_value, 
 from stages.observe.git import git
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="the findings as JSON")] = False) -> None:
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False) -> None:
     """Check Python, packages, GPU, memory, workers, disk, ports, git, parameters, DVC and the tracking database.
 
     Each line is ok, a warning or a problem, with what to do. Exit code 1: there is a problem.

@@ -42,6 +42,8 @@ from stages.foundations.machine import PROJECT
 from stages.foundations.params import load_section
 from stages.observe.progress import progress, say
 
+# An installed package has no params.yaml, but the recipe, which has the same limits.
+PARAMS = PROJECT / ("params.yaml" if (PROJECT / "params.yaml").is_file() else "pipelines/recipes/laptop.yaml")
 _ROWS_AT_ONCE = 500
 """Rows judged together: enough to keep the workers busy, few enough that lines appear soon."""
 _LONG_INTEGER = 4_000
@@ -64,10 +66,12 @@ class _Row:
 
 def grade(
     file: Annotated[str, typer.Argument(help="JSON lines with gold and prediction; - reads standard input")],
-    jobs: Annotated[int, typer.Option(min=1, help="worker processes for what the exact path cannot decide")] = 2,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="worker processes for answers that the exact rules cannot decide")
+    ] = 2,
     judge: Annotated[str, typer.Option(help="folder of a policy that judges instead of the rules")] = "",
-    judge_tokens: Annotated[int, typer.Option(min=1, help="longest judgement of such a policy")] = 1024,
-    params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PROJECT / "params.yaml",
+    judge_tokens: Annotated[int, typer.Option(min=1, help="most tokens of a judgement")] = 1024,
+    params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PARAMS,
 ) -> None:
     """Give each row a verdict: correct, wrong, unparsed, exhausted or crashed. Lines to standard output."""
     try:
@@ -232,7 +236,7 @@ def agreement(
     first: Annotated[Path, typer.Argument(help="verdicts of one verifier, from retrace grade")],
     second: Annotated[Path, typer.Argument(help="verdicts of the other, on the same rows")],
     rows: Annotated[int, typer.Option(min=0, help="differing rows to print")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of the report")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object instead of the report")] = False,
 ) -> None:
     """Compare two verifiers: table of verdicts, Cohen's kappa, rows that differ."""
     found = compare_verdicts(_read(first), _read(second))

@@ -38,14 +38,16 @@ from stages.foundations.machine import PROJECT, state_folder
 
 def verify(
     revision: Annotated[
-        str, typer.Option(help="git revision with its own dvc.lock (default: HEAD, lock as it is)")
+        str, typer.Option(help="git revision whose dvc.lock to verify (default: HEAD with the present lock)")
     ] = "",
-    targets: Annotated[str, typer.Option(help="stages to make from raw data on, with commas (default: all)")] = "",
-    stage: Annotated[str, typer.Option(help="one stage alone, on the finished run's inputs")] = "",
-    relative: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-6,
-    absolute: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-9,
-    weights: Annotated[float, typer.Option(min=0, help="largest difference of a weight")] = 1e-6,
-    keep: Annotated[bool, typer.Option("--keep", help="leave the checkout under state/verify/")] = False,
+    targets: Annotated[
+        str, typer.Option(help="stages to run again from raw data, comma-separated (default: all)")
+    ] = "",
+    stage: Annotated[str, typer.Option(help="run only this stage, on the finished run's inputs")] = "",
+    relative: Annotated[float, typer.Option(min=0, help="relative tolerance of numbers")] = 1e-6,
+    absolute: Annotated[float, typer.Option(min=0, help="absolute tolerance of numbers")] = 1e-9,
+    weights: Annotated[float, typer.Option(min=0, help="largest allowed difference of a weight")] = 1e-6,
+    keep: Annotated[bool, typer.Option("--keep", help="keep the checkout under state/verify/")] = False,
 ) -> None:
     """Run the graph again in a clean checkout and judge each output: identical, equal within tolerance, or different.
 

@@ -158,7 +158,7 @@ STAGE = Stage(
     },
 )
 ABOUT = About(
-    description="Web pages and documents that hold worked solutions.",
+    description="Web pages and documents with worked solutions.",
     headline=("rows/kept", "{:,.0f} pages"),
     raw=lambda params: list((params.get("collect_web") or {}).get("sources", {}).values()),
     sources="collect_web.sources",
@@ -166,5 +166,5 @@ ABOUT = About(
     lane="Web solutions",
     has_funnel=True,
     way=FunnelStep("From pages to trusted problems", "pages", first="pages collected"),
-    tables={"web/pages": "Pages as they came, with worked exercises somewhere in them."},
+    tables={"web/pages": "Web pages and documents, unchanged."},
 )

@@ -150,14 +150,14 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
-    description="Problem, worked solution and short answer out of each page.",
+    description="Problems, worked solutions and short answers from each page.",
     headline=("candidates/all", "{:,.0f} candidates"),
     contradictions=_contradictions,
     runs_model=_runs_model,
     lane="Web solutions",
     has_funnel=True,
     way=FunnelStep("From pages to trusted problems", "pages"),
-    tables={"web/candidates": "Exercises found on the pages; nothing is checked yet."},
+    tables={"web/candidates": "Exercises found on the pages, not yet filtered."},
 )
 
 

@@ -90,11 +90,11 @@ def _prompts(sections: Sections) -> Mapping[str, int]:
 
 
 ABOUT = About(
-    description="Prompts of the text-to-image branch, split, none of the test split among the others.",
+    description="Prompts of the text-to-image branch, split without overlap.",
     headline=("rows/kept", "{:,.0f} prompts"),
     prompts=_prompts,
     raw=_raw,
     lane="Text to image",
     has_funnel=True,
-    tables={"t2i/prompts": "Prompts that pictures are made of, with their split."},
+    tables={"t2i/prompts": "Prompts for pictures, with their split."},
 )
