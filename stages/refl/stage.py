@@ -55,6 +55,7 @@ class DrawnPictures(StrictParams):
     prompts: int = Field(ge=1)
     """Prompts that pictures are drawn of, in every round where there are several."""
     pictures_per_prompt: int = Field(ge=1)
+    """Pictures that are drawn of each of these prompts."""
 
     def place_in_round(self, update: int) -> tuple[int, int]:
         """Returns the round of `update` and its place in it, both from 0."""
@@ -80,6 +81,7 @@ class RaftFeedback(DrawnPictures):
 
     kind: Literal["raft"]
     pictures_per_prompt: int = Field(ge=2)
+    """Pictures of each prompt, the best of which is learnt (K)."""
     updates_per_round: int = Field(ge=1)
     """Updates before the generator draws again."""
 

@@ -70,6 +70,7 @@ class PinnedWeights(StrictParams):
     path: str
     """A `.safetensors` file, relative to the project's root, or absolute. Pickles (`.pth`) can run code: refused."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Hash of the file's bytes: other bytes are refused."""
 
     @field_validator("path")
     @classmethod
