@@ -70,12 +70,16 @@ def text_of(origin, number):
     names = origin["fields"]
     problem, answer = PROBLEMS[number % len(PROBLEMS)]
     row = {}
+    if isinstance(names["problem"], dict) and names["problem"]["kind"] == "choices":
+        return {"question": problem, "options": [answer, "none of these"], "answer": "A"}
     if isinstance(names["problem"], dict):
         row["prompt"] = [{"role": "user", "content": DAPO_PROMPT.format(problem)}]
         row["reward_model"] = {"ground_truth": answer, "style": "rule"}
         return row
     row[names["problem"]] = problem
-    if isinstance(names["answer"], dict):
+    if isinstance(names["answer"], dict) and names["answer"]["kind"] == "listed":
+        row[names["answer"]["field"]] = [answer]
+    elif isinstance(names["answer"], dict):
         row["answer"] = f"So it is.\n#### {answer}"
         row["question"] = problem
     else:
@@ -92,6 +96,7 @@ def text_of(origin, number):
 def word_problem(row, origin, number):
     """Returns the row as a problem about fruits: a benchmark problem must not be among the training problems."""
     name = origin["fields"]["problem"]
+    name = name["field"] if isinstance(name, dict) else name
     sentence = f"A basket holds {number + 3} {FRUITS[number % 4]} and a child takes {number + 1}. How many are left?"
     return {**row, name: sentence}
 
