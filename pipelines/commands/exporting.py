@@ -50,12 +50,15 @@ METHODS: tuple[tuple[str, str, object, str], ...] = (
     ("rl_round", "rl.dynamic_sampling.kind", "dynamic", "DAPO's dynamic sampling (arXiv 2503.14476)"),
     ("rl_round", "rl.overlong.kind", "soft_punishment", "DAPO's soft overlong punishment (arXiv 2503.14476)"),
     ("rl_round", "rl.reward.kind", "cosine", "Demystifying Long CoT's cosine length reward (arXiv 2502.03373)"),
+    ("rl_round", "rl.reward.kind", "majority_vote", "TTRL's majority vote as the reward (arXiv 2504.16084)"),
     ("rl_round", "rl.rollout_correction.kind", "importance_weights", "truncated importance weights"),
     ("rl_round", "rl.rollout_correction.kind", "ice_pop", "IcePop's two-sided mask of tokens"),
     ("rl_round", "rl.rollout_correction.kind", "geometric_mask", "a mask of responses by their mean ratio"),
     ("rl_round", "rl.rollout_correction.kind", "bad_response_mask", "DeepSeek-V3.2's mask (arXiv 2512.02556)"),
     ("rl_round", "rl.rollout_correction.kind", "trust_region_masking", "Trust Region Masking (arXiv 2512.23075)"),
     ("rl_round", "rl.study.vocabulary_pruning.kind", "safe_set", "Dynamic Vocabulary Pruning (arXiv 2512.23087)"),
+    ("rl_round", "rl.reference_kl.reset_every_steps", ..., "the reference reset at intervals, ProRL (2505.24864)"),
+    ("rl_round", "prompt.forced_end.kind", "phrase", "thoughts ended at a budget, ScaleRL (arXiv 2510.13786)"),
     ("rl_round", "rl.loop.kind", "asynchronous", "Laminar's trajectory-level asynchrony (arXiv 2510.12633)"),
 )
 """Stage, parameter, its value (... for any), and the card's text for it."""

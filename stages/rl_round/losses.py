@@ -99,6 +99,9 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
             pull, k3 = _reference_kl(params.reference_kl, statistics.logprobs, fields["reference_logprobs"], mask)
             token_loss = token_loss + params.reference_kl.coefficient * pull
             diagnostics["reference_kl/k3"] = k3.sum() / totals.tokens
+        if (teacher := fields.get("teacher_logprobs")) is not None:
+            reverse_kl = (fields["proximal_logprobs"] - teacher) * batch.response_mask
+            diagnostics["distillation/reverse_kl"] = reverse_kl.sum() / totals.tokens
         # Over all sampled tokens: those without gradient are also the policy's.
         entropy = statistics.entropy.detach() * batch.response_mask
         diagnostics["entropy/mean"] = entropy.sum() / totals.tokens

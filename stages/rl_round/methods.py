@@ -63,7 +63,16 @@ class PassRateSelection(StrictParams):
         return self
 
 
-PromptSelectionParams = Annotated[AllPrompts | PassRateSelection, Field(discriminator="kind")]
+class NoPositiveResampling(StrictParams):
+    """A solved problem does not come again in later epochs (ScaleRL); when all are solved, all come again."""
+
+    kind: Literal["no_positive_resampling"]
+    pass_rate: float = Field(gt=0, le=1)
+    """Share of correct responses, among all that the round has drawn for a problem, from which it counts as solved
+    (0.9)."""
+
+
+PromptSelectionParams = Annotated[AllPrompts | PassRateSelection | NoPositiveResampling, Field(discriminator="kind")]
 
 
 class ProblemSlice(StrictParams):
@@ -198,6 +207,15 @@ class EnvironmentReward(StrictParams):
     kind: Literal["environment"]
 
 
+class MajorityReward(StrictParams):
+    """1 for a response with the answer that most of its group give, else 0 (TTRL): no gold answer is needed.
+
+    The verifier compares the answers. Of several most frequent ones, that of the earliest response counts.
+    """
+
+    kind: Literal["majority_vote"]
+
+
 class WeightedReward(StrictParams):
     """One of several rewards."""
 
@@ -226,7 +244,8 @@ class SoftOverlong(StrictParams):
 
 
 RewardParams = Annotated[
-    VerdictReward | CosineReward | FunctionReward | EnvironmentReward | SumReward, Field(discriminator="kind")
+    VerdictReward | CosineReward | FunctionReward | EnvironmentReward | MajorityReward | SumReward,
+    Field(discriminator="kind"),
 ]
 OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind")]
 
@@ -239,6 +258,11 @@ def function_rewards(reward: RewardParams) -> dict[str, FunctionReward]:
 def environment_rewards(reward: RewardParams) -> list[str]:
     """Returns the names at which an environment gives the reward, as in `function_rewards`."""
     return [name for name, one in _by_name(reward).items() if isinstance(one, EnvironmentReward)]
+
+
+def takes_values(reward: RewardParams) -> bool:
+    """Returns True when something else than verdict and length gives a value."""
+    return isinstance(reward, MajorityReward) or bool(function_rewards(reward) or environment_rewards(reward))
 
 
 def _by_name(reward: RewardParams) -> dict[str, Any]:
@@ -491,6 +515,16 @@ class _ReferenceKl(StrictParams):
     """Adds coefficient times an estimate of KL(policy || the policy that the round starts from) to the loss."""
 
     coefficient: float = Field(gt=0)
+    reset_every_steps: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    """The reference becomes the current policy after each so many steps (ProRL). Absent: it stays."""
+    resets_optimizer: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    """True: the optimizer's state starts from zero there as well (ProRL). Absent: it is kept."""
+
+    @model_validator(mode="after")
+    def _optimizer_is_reset_with_the_reference(self) -> _ReferenceKl:
+        if self.resets_optimizer and self.reset_every_steps is None:
+            raise ValueError("resets_optimizer happens with the reference: set reset_every_steps, or leave it out")
+        return self
 
 
 class ReferenceK1(_ReferenceKl):

@@ -53,6 +53,7 @@ class TrainingSamples:
     sum_squared_probs: Tensor | None = None
     """Sum of the squared probabilities at each token under the proximal weights, if an estimator needs it."""
     reference_logprobs: Tensor | None = None
+    teacher_logprobs: Tensor | None = None
     staleness: Tensor | None = None
     """Versions by which each response's weights are behind the trainer's, [responses]; None in the synchronous loop."""
 
@@ -217,6 +218,7 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
         "proximal_logprobs": samples.proximal_logprobs,
         "advantages": samples.advantages,
         "reference_logprobs": samples.reference_logprobs,
+        "teacher_logprobs": samples.teacher_logprobs,
     }
     loss_fields = {name: value[:, :width] for name, value in tokens.items() if value is not None}
     # Two masks: tokens that give gradient, and tokens on which the gap to the sampler is measured (truncated ones too).

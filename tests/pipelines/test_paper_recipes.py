@@ -27,6 +27,7 @@ RECIPES = [
     "demystify-qwen2.5-math-7b-zero",
     "otb-qwen3-8b",
     "otb-tools-qwen3-8b",
+    "scalerl-qwen3-8b",
     "trm-qwen3-8b",
 ]
 COMMIT = re.compile(r"/[0-9a-f]{40}/")
@@ -136,6 +137,10 @@ def miniature(name, taught, folder):
     if "environment" in params["prompt"]:
         params["prompt"]["environment"] |= {"max_observation_tokens": 4}
         params["prompt"]["environment"]["workers"] |= {"processes": 1}
+    if "forced_end" in params["prompt"]:
+        params["prompt"]["forced_end"] |= {"thinking_tokens": [4, 5], "text": "; "}
+    # In turns: processes of their own are tried elsewhere.
+    params["rl"]["loop"] = {"kind": "synchronous"}
     params["sampler"] = {"kind": "torch", "max_sequences": 16, **HERE}
     params["trainer"] = {"kind": "torch", "micro_batch_tokens": 256, "gradient_checkpointing": True, **HERE}
     params["verifier"]["memory_mib"] = 512
@@ -171,6 +176,7 @@ RUN = {  # recipe -> stages that another one's miniature runs with the same kind
     "demystify-llama3.1-8b": (),
     "otb-qwen3-8b": ("respond", "grade", "report"),
     "otb-tools-qwen3-8b": ("grade", "report"),
+    "scalerl-qwen3-8b": ("respond", "grade", "report"),
     "trm-qwen3-8b": ("respond", "grade", "report"),
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
@@ -27,6 +28,7 @@ from stages.rl_round.methods import (
     EnvironmentReward,
     FunctionReward,
     LinearSchedule,
+    MajorityReward,
     NoOverlong,
     NoReferenceKl,
     SoftOverlong,
@@ -38,6 +40,7 @@ from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
 from stages.rl_round.samples import TrainingSamples, scatter_batch
 from stages.rl_round.update import prepare_samples, summarise, update_policy
+from stages.rl_round.values import VOTE
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class TrainedStep:
 
 
 def with_trainer(this_round: Round) -> Round:
-    """Returns the round with this rank's trainer and reference, which `Round.close` ends."""
+    """Returns the round with this rank's trainer, reference and teacher, which `Round.close` ends."""
     params, settings, policy = this_round.params, this_round.trainer_params, this_round.paths.policy
     model = language_model(policy, settings)
     match chosen("rl.adapter", params.adapter):
@@ -61,11 +64,15 @@ def with_trainer(this_round: Round) -> Round:
     trainer = build_trainer(settings, params.optimizer, params.max_gradient_norm, model)
     reference = None
     if not isinstance(params.reference_kl, NoReferenceKl):
-        if params.adapter:
+        # Adapters that are off give the first policy, and no later one.
+        if params.adapter and not params.reference_kl.reset_every_steps:
             reference = PolicyUnderAdapters(trainer)
         else:
             reference = ReferencePolicy.from_folder(policy, settings.dtype, trainer.device)
-    return replace(this_round, trainer=trainer, reference=reference)
+    teacher = None
+    if this_round.teacher_folder:
+        teacher = ReferencePolicy.from_folder(this_round.teacher_folder, settings.dtype, trainer.device)
+    return replace(this_round, trainer=trainer, reference=reference, teacher=teacher)
 
 
 def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep:
@@ -74,15 +81,49 @@ def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep
     FloatingPointError, with details for debugging, when the loss is not finite.
     """
     params, trainer, tokens = this_round.params, this_round.trainer, this_round.trainer_params.micro_batch_tokens
+    _reset_reference(this_round, step)
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
-        samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
+        frozen = this_round.reference, this_round.teacher
+        samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation)
         updates = update_policy(samples, plan, params, learning_rate_scale(step, this_round), trainer)
     row = {"step": step + 1} | (summarise(updates) if updates else {})
     # Only rank 0 has the whole batch, and only its row is written.
     if batch is not None:
         row |= step_metrics(batch, samples, params)
     return TrainedStep(row, bool(updates), samples)
+
+
+def _reset_reference(this_round: Round, step: int) -> None:
+    """Makes the current policy the reference before each `reset_every_steps`-th step; collective.
+
+    Source: ProRL (arXiv 2505.24864), section 2.3.1. Deviation: at fixed intervals; the paper resets when the
+    validation accuracy stagnates.
+    """
+    settings, trainer = this_round.params.reference_kl, this_round.trainer
+    if not _resets_reference(this_round) or step == 0 or step % settings.reset_every_steps:
+        return
+    this_round.reference.take(trainer.named_weights())
+    if settings.resets_optimizer:
+        trainer.reset_optimizer()
+
+
+def _resets_reference(this_round: Round) -> bool:
+    return this_round.reference is not None and this_round.params.reference_kl.reset_every_steps is not None
+
+
+def save_training(this_round: Round, folder: Path) -> dict[str, str]:
+    """Writes the state of trainer and reference; returns hashes as `Trainer.save_checkpoint` does; collective."""
+    if _resets_reference(this_round) and this_round.trainer.rank == 0:
+        this_round.reference.save(folder)
+    return this_round.trainer.save_checkpoint(folder)
+
+
+def load_training(this_round: Round, folder: Path) -> None:
+    """Restores what `save_training` wrote; collective."""
+    if _resets_reference(this_round):
+        this_round.reference.load(folder)
+    this_round.trainer.load_checkpoint(folder)
 
 
 def learning_rate_scale(step: int, this_round: Round) -> float:
@@ -129,6 +170,7 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
     tokens = [rollout.sample.policy_tokens for rollout in rollouts]
     return {
         **_custom_metrics(rollouts),
+        **_vote_metrics(groups),
         **_episode_metrics(rollouts),
         "reward/mean": _mean([rollout.reward for rollout in rollouts if rollout.is_decided]),
         "accuracy/mean": _mean([float(rollout.verdict is Verdict.CORRECT) for rollout in rollouts]),
@@ -175,6 +217,23 @@ def _custom_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     # A part that a response lacks counts as 0, since it adds nothing to its reward.
     means = {f"reward/part_{name}": _mean([rollout.parts.get(name, 0.0) for rollout in decided]) for name in names}
     return {"reward/failed_fraction": _mean([float(bool(rollout.fault)) for rollout in rollouts]), **means}
+
+
+def _vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Returns the share of a group that has the majority's answer, and how often that is the gold answer.
+
+    A group without an answer counts as 0 in both. Empty when nobody votes.
+    """
+    members = [[rollout for rollout in group.rollouts if rollout.parts.get(VOTE)] for group in groups]
+    if not any(VOTE in rollout.parts for group in groups for rollout in group.rollouts):
+        return {}
+    return {
+        "vote/majority_ratio": _mean(
+            [len(one) / len(group.rollouts) for one, group in zip(members, groups, strict=True)]
+        ),
+        # The first one's answer stands for the majority's.
+        "vote/label_accuracy": _mean([float(bool(one) and one[0].verdict is Verdict.CORRECT) for one in members]),
+    }
 
 
 def _episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -224,7 +283,7 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
             return rollout.reward < verdict_reward(params.reward, rollout.verdict)
         case CosineReward():
             return rollout.reward == params.reward.exceeded
-        case FunctionReward() | EnvironmentReward() | SumReward():
+        case FunctionReward() | EnvironmentReward() | MajorityReward() | SumReward():
             match params.overlong:
                 case NoOverlong():
                     return False
