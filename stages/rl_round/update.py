@@ -33,16 +33,20 @@ from stages.algorithms.advantages import (
     pass_at_k,
 )
 from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.entropy_levers import covariances, random_between, top_fraction
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
-from stages.algorithms.policy_losses import error_bounds, importance_weights
+from stages.algorithms.policy_losses import error_bounds, importance_weights, normalising_factor, tokens_of_prompts
 from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.samplers.protocol import Sample
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
+from stages.foundations.seeds import derive_seed
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
     BatchNormalized,
+    ClipCov,
     GroupNormalized,
     ImportanceWeights,
+    KlCov,
     LeaveOneOut,
     LengthWeighted,
     MeanNormalized,
@@ -74,12 +78,55 @@ def prepare_samples(
     samples = with_advantages(samples, params)
     if params.advantage_whitening:
         held = sorted({index for indices in plan.forward_passes[trainer.rank] for index in indices})
-        return replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
-    return samples
+        samples = replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
+    return with_comparisons(samples, plan, params)
+
+
+def with_comparisons(samples: TrainingSamples, plan: StepPlan, params: RlParams) -> TrainingSamples:
+    """Returns the samples with what follows from comparing tokens of different responses, the same on every rank.
+
+    Importance weights are compared over the step, all else among the responses of one update: its tokens that may give
+    gradient, by their statistics before the first update.
+    """
+    if params.is_batch_normalized:
+        correction, mask = params.rollout_correction, samples.response_mask
+        of_ratios = samples.proximal_logprobs, samples.rollout_logprobs
+        weights = importance_weights(*of_ratios, mask, correction.level, correction.cap)
+        factor = normalising_factor(weights, mask, correction.level)
+        samples = replace(samples, weight_factor=factor.repeat(len(samples)))
+    found: dict[str, Tensor] = {}
+    for number, update in enumerate(plan.updates):
+        minibatch = samples.select(update.samples)
+        for name, part in _compared(minibatch, params, derive_seed(plan.seed, number)).items():
+            whole = found.setdefault(name, part.new_zeros(len(samples), *part.shape[1:]))
+            whole[list(update.samples)] = part
+    return replace(samples, **found)
+
+
+def _compared(minibatch: TrainingSamples, params: RlParams, seed: int) -> dict[str, Tensor]:
+    found, mask = {}, minibatch.response_mask * minibatch.is_kept[:, None]
+    if params.top_entropy_fraction is not None:
+        found["is_uncertain"] = top_fraction(minibatch.entropy, mask, params.top_entropy_fraction)
+    if params.aggregation == "prompt_mean":
+        # Of all tokens: a response without gradient must not give the others of its prompt more weight.
+        found["prompt_tokens"] = tokens_of_prompts(minibatch.response_mask, minibatch.group_ids)
+    match params.policy_loss:
+        case ClipCov(fraction=fraction, covariance_low=low, covariance_high=high):
+            both = covariances(minibatch.proximal_logprobs, minibatch.advantages, mask)
+            found["is_covariant"] = random_between(both, mask, low, high, fraction, seed)
+        case KlCov(fraction=fraction):
+            both = covariances(minibatch.proximal_logprobs, minibatch.advantages, mask)
+            found["is_covariant"] = top_fraction(both, mask, fraction)
+    return found
 
 
 def update_policy(
-    samples: TrainingSamples, plan: StepPlan, params: RlParams, learning_rate_scale: float, trainer: Trainer
+    samples: TrainingSamples,
+    plan: StepPlan,
+    params: RlParams,
+    learning_rate_scale: float,
+    trainer: Trainer,
+    entropy_coefficient: float = 0.0,
 ) -> list[Update]:
     """Makes one pass over `samples` in the plan's optimizer updates.
 
@@ -90,7 +137,7 @@ def update_policy(
     for planned in plan.updates:
         minibatch = samples.select(planned.samples)
         batches = make_micro_batches(minibatch, planned.micro_batches[trainer.rank], params)
-        update = trainer.update(batches, policy_loss(minibatch, params), learning_rate_scale)
+        update = trainer.update(batches, policy_loss(minibatch, params, entropy_coefficient), learning_rate_scale)
         updates.append(_finished(update, len(minibatch), params.max_response_tokens))
     return updates
 
@@ -160,16 +207,18 @@ def with_proximal_statistics(
     """Returns the samples with log-probs of the trainer's current weights; collective.
 
     On several ranks, only for the samples that this rank trains on.
-    For the optimal token baseline also with sums of squared probabilities.
+    For the optimal token baseline also with sums of squared probabilities, and with entropies if they choose tokens.
     """
-    needs_squares = isinstance(params.advantage, OptimalTokenBaseline)
+    needed = {"sum_squared_probs": isinstance(params.advantage, OptimalTokenBaseline)}
+    needed["entropy"] = params.top_entropy_fraction is not None
+    names = ["logprobs", *(name for name, is_needed in needed.items() if is_needed)]
 
     def statistics(batch: ResponseBatch) -> list[Tensor]:
         outputs = trainer.evaluate(batch)
-        return [outputs.logprobs.cpu(), *([outputs.sum_squared_probs.cpu()] if needs_squares else [])]
+        return [getattr(outputs, name).cpu() for name in names]
 
-    logprobs, *squares = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
-    return replace(samples, proximal_logprobs=logprobs, sum_squared_probs=squares[0] if squares else None)
+    logprobs, *others = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
+    return replace(samples, proximal_logprobs=logprobs, **dict(zip(names[1:], others, strict=True)))
 
 
 def with_reference_logprobs(
@@ -192,8 +241,8 @@ def _of_all(
     trainer: Trainer,
     statistics: Callable[[ResponseBatch], list[Tensor]],
 ) -> list[Tensor]:
-    """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if a baseline
-    needs them."""
+    """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if tokens are
+    compared."""
     sequences = samples.sequences
     parts: list[tuple[list[int], list[Tensor]]] = []
     for indices in plan.forward_passes[trainer.rank]:
@@ -203,8 +252,8 @@ def _of_all(
             batch = pack([sequences[index] for index in indices], params.temperature, log_threshold=log_threshold)
         parts.append((indices, statistics(batch)))
     whole = [torch.zeros_like(samples.response_mask) for _ in parts[0][1]]
-    # The optimal token baseline needs the tokens of every rank; other estimators need only those of this rank.
-    of_ranks = trainer.gather(parts) if isinstance(params.advantage, OptimalTokenBaseline) else [parts]
+    # A comparison needs the tokens of every rank; all else needs only those of this rank.
+    of_ranks = trainer.gather(parts) if params.compares_tokens else [parts]
     for indices, tensors in (one for of_rank in of_ranks for one in of_rank):
         for target, tensor in zip(whole, tensors, strict=True):
             target[indices, : tensor.shape[1]] = tensor[: len(indices)]

@@ -141,10 +141,10 @@ def kill_after_three_steps(monkeypatch) -> None:
     """Stops the next round before its fourth step; it has a checkpoint after every second step."""
     train = synchronous.train_step
 
-    def killed(this_round, step, batch):
+    def killed(this_round, step, *others):
         if step == 3:
             raise KeyboardInterrupt
-        return train(this_round, step, batch)
+        return train(this_round, step, *others)
 
     monkeypatch.setattr(synchronous, "train_step", killed)
 
