@@ -4,9 +4,9 @@
     python -m benchmarks.gpu engines --device cpu --miniature      # the same code at toy sizes: proves that it runs
 
 Each measurement runs in a separate process with a deadline; a failure or timeout becomes a line of the table, and the
-next one starts. Writes PART.json and PART.md (rows for docs/measurements.md) and prints the table. Besides torch it
-needs the packages of the engines; vLLM, TRL and liger only for comparisons. Exit code 1: a figure missed its target, or
-there is no figure.
+next one starts. Writes PART.json and PART.md (rows for docs/evidence/measurements.md) and prints the table. Besides
+torch it needs the packages of the engines; vLLM, TRL and liger only for comparisons. Exit code 1: a figure missed its
+target, or there is no figure.
 """
 
 from __future__ import annotations

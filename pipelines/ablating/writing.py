@@ -64,7 +64,7 @@ class AblationFindings:
         }
 
     def markdown(self) -> str:
-        """The section of docs/ablations.md: claim, table, verdicts."""
+        """The section of docs/evidence/ablations.md: claim, table, verdicts."""
         first, *others = self.ablation.metrics
         tables = [metric_table(self.ablation, first, self.tables[first])]
         tables += [overview_table(self.ablation, self.tables)] if others else []

@@ -1,6 +1,6 @@
 """`retrace annotations export|import`: labelling tasks for a round's images, and the annotations of people.
 
-Both print one JSON object. docs/annotation.md describes all steps, including Label Studio's commands.
+Both print one JSON object. docs/how-to/annotate-images.md describes all steps, including Label Studio's commands.
 """
 
 from __future__ import annotations

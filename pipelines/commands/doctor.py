@@ -272,7 +272,7 @@ def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
 def check_sandbox() -> Iterator[Finding]:
     """Checks that the kernel can confine the workers that read web pages, images and model output."""
     if missing := lacking():
-        remedy = "use Linux 5.13 or newer on x86-64 or aarch64, or read no untrusted data: docs/security.md"
+        remedy = "use Linux 5.13 or newer on x86-64 or aarch64, or read no untrusted data: docs/explanation/security.md"
         yield warning("workers", f"not confined here: {'; '.join(missing)}", remedy)
     else:
         yield ok("workers", "confined: no network, no new processes, no writing, no files of the user")
@@ -291,7 +291,7 @@ def check_programs(root: Path) -> Iterator[Finding]:
         try:
             found, _ = run_program(sandbox, "print(6 * 7)", 0, limits.memory_mib, limits.timeout_seconds)
         except UserError as error:
-            yield problem(name, str(error), "docs/security.md, Programs of the policy")
+            yield problem(name, str(error), "docs/explanation/security.md, Programs of the policy")
             continue
         if found == "42":
             yield ok(name, "a program ran in it")
@@ -437,7 +437,7 @@ def check_remote(root: Path) -> Iterator[Finding]:
         yield problem("remote", str(error), "`dvc config --list` shows it")
         return
     if remote is None:
-        yield ok("remote", "none: results stay on this machine (docs/sharing.md)")
+        yield ok("remote", "none: results stay on this machine (docs/how-to/share-results.md)")
         return
     fault = remote_fault(root)
     if fault:

@@ -1,8 +1,8 @@
 """The program of `make repro [RECIPE=name] [VERBOSE=1]` after set-up: takes the recipe into use, runs `dvc repro`.
 
 With a default DVC remote, existing results are pulled instead of computed, and new results are pushed
-(docs/sharing.md). It shows the plan, then a line for each stage (pipelines/graph/console.py); with `--verbose` it shows
-DVC's output. It ends with the scores, the gain, the time and the next commands.
+(docs/how-to/share-results.md). It shows the plan, then a line for each stage (pipelines/graph/console.py); with
+`--verbose` it shows DVC's output. It ends with the scores, the gain, the time and the next commands.
 Ctrl-C, SIGTERM or the end of this process also end DVC and its stage; the next call resumes.
 
     python -m pipelines.commands.repro [RECIPE] [--verbose]

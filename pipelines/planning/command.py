@@ -47,7 +47,8 @@ def plan(
     published: Annotated[bool, typer.Option("--published", help="compare with published runs")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="the plan as JSON")] = False,
 ) -> None:
-    """Plan a recipe: memory per GPU, tokens, FLOPs, hours, cost, and what does not fit. Formulas: docs/planning.md.
+    """Plan a recipe: memory per GPU, tokens, FLOPs, hours, cost, and what does not fit. Formulas:
+    docs/how-to/plan-a-run.md.
 
     Exit code 1: something does not fit. 2: a mistake of the caller.
     """

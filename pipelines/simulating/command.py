@@ -56,7 +56,7 @@ def simulate(
     policies: Annotated[
         str, typer.Option(help="some of synchronous,one_step,stream,partial,asynchronous,asynchronous_repack,ours")
     ] = "",
-    ours: Annotated[bool, typer.Option("--ours", help="our own schedule too: docs/simulator.md")] = False,
+    ours: Annotated[bool, typer.Option("--ours", help="our own schedule too: docs/evidence/simulator.md")] = False,
     steps: Annotated[int | None, typer.Option(min=1, help="RL steps that are measured, after a warm-up")] = None,
     seed: Annotated[int, typer.Option(min=0, help="of the lengths: the same seed gives the same table")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="how many, counted from --seed: means are shown")] = 1,
@@ -90,7 +90,7 @@ def simulate(
     """Simulate RL schedules on a cluster: seconds per step, staleness and KV use of each, at its best GPU split.
 
     What would this recipe gain on my cluster? `retrace simulate --gpus 64 --device H100`. Nothing is run and no GPU is
-    needed. The model and its limits: docs/simulator.md. Exit code 2: a mistake of the caller.
+    needed. The model and its limits: docs/evidence/simulator.md. Exit code 2: a mistake of the caller.
     """
     try:
         _refuse_contradictions(recipe, paper, sensitivity, model, out)

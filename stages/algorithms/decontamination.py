@@ -25,7 +25,7 @@ in three ways, in the order of certainty:
 - `reworded`: it reaches only `reworded_similarity`, but the two texts contain the same quantities and share rare
   features: stems, quantities, and quantities of the same thing ("20 miles"), which count for more than their parts.
 Short texts have no useful template: see the bounds below. The rules match words, not meaning: a paraphrase without
-common words or numbers is not found (recall by kind: docs/curation.md).
+common words or numbers is not found (recall by kind: docs/explanation/curation.md).
 
 Decisive words: `x + y = 10` and `x - y = 10`, "a perfect square" and "a perfect cube" differ in one word of many, and
 are two problems. Adding "at a constant speed" adds four words, and the problem is the same. So the rule compares
@@ -329,7 +329,8 @@ def _require(is_met: bool, message: str) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- templates
-# The thresholds below were set on 44 rewordings and measured on others, written separately (docs/curation.md).
+# The thresholds below were set on 44 rewordings and measured on others, written separately
+# (docs/explanation/curation.md).
 FEWEST_TEMPLATE_WORDS = 8
 """A text needs this many words, without numbers and names, to be compared verbatim."""
 FEWEST_STEMS = 5

@@ -1,7 +1,7 @@
 """Writes data/code/<stage>.json for every stage: the hash of each definition that the stage can reach.
 
 Stages depend on these files instead of on sources, so that a comment costs no GPU-week and no import is forgotten.
-The parameters select which of several trainers, samplers, ... runs (docs/fingerprints.md).
+The parameters select which of several trainers, samplers, ... runs (docs/explanation/graph-and-fingerprints.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Exercises to rows of the candidate table, with a confidence and, if the page states it clearly, the answer.
 
 The confidence says how reliable a pair of problem and solution is. It is the precision of the rule that produced
-the pair, measured on two books and three collections of documents whose pairs are known (docs/extraction.md has the
-table). Each failed check multiplies it by the check's cost. A rule without a measurement has `UNMEASURED`.
+the pair, measured on two books and three collections of documents whose pairs are known (docs/explanation/extraction.md
+has the table). Each failed check multiplies it by the check's cost. A rule without a measurement has `UNMEASURED`.
 """
 
 from __future__ import annotations

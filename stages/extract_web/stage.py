@@ -103,8 +103,8 @@ class ExtractWebParams(StrictParams):
     shared_instructions: Literal["prepended", "left_out"]
     """Treatment of "For the following exercises, solve for x": put in front of each problem, or left out."""
     min_confidence: float = Field(ge=0, le=1)
-    """Candidates below it are the drop `low_confidence` and are not used further; docs/extraction.md has the precision
-    of rows by evidence."""
+    """Candidates below it are the drop `low_confidence` and are not used further; docs/explanation/extraction.md has
+    the precision of rows by evidence."""
     page_timeout_seconds: float = Field(gt=0)
     """Seconds of computing for one page (0.05 is usual); a slower one is the drop `timed_out`. If its process stalls
     for 20 times as long, the page is tried again, and the second time stops the stage."""

@@ -114,7 +114,7 @@ BFLOAT16_REMEDY = (
 
 
 def is_bfloat16_slow(cpu: Path = Path("/proc/cpuinfo")) -> bool:
-    """True where products in bfloat16 take 10 to 40 times as long as in float32 (docs/measurements.md).
+    """True where products in bfloat16 take 10 to 40 times as long as in float32 (docs/evidence/measurements.md).
 
     False where `cpu` does not list the features.
     """

@@ -125,7 +125,7 @@ class PythonTool(StrictParams):
     kind: Literal["python"]
     sandbox: Literal["monty", "confined"]
     """`monty`: an interpreter without files, network and processes, for a part of Python (package pydantic-monty).
-    `confined`: whole CPython in a new process that the kernel confines (docs/security.md)."""
+    `confined`: whole CPython in a new process that the kernel confines (docs/explanation/security.md)."""
 
 
 class SearchTool(StrictParams):

@@ -1,8 +1,8 @@
 """Parameters of `rl_round`: section `rl` holds for every round, `rl_rounds.<policy>` for one.
 
-First `rl.study`, whose settings only a study needs: an absent setting is off (docs/recipes.md lists them). Then
-sections `rl` and `rl_rounds`. Then checks for contradictions within `rl`, and between `rl` and other sections.
-methods.py has the alternatives behind each `kind`.
+First `rl.study`, whose settings only a study needs: an absent setting is off (docs/reference/recipes.md lists them).
+Then sections `rl` and `rl_rounds`. Then checks for contradictions within `rl`, and between `rl` and other sections.
+methods.py and loop_methods.py have the alternatives behind each `kind`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pydantic import AfterValidator, Field, model_validator
 from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams
 from stages.engines.trainers.params import AdapterParams, OptimizerParams, TrainerParams
 from stages.foundations.params import PromptParams, StrictParams, ToolsEnvironment
+from stages.rl_round.loop_methods import AsynchronousLoop, LoopParams, ReplayLoop, SynchronousLoop
 from stages.rl_round.methods import (
     AdvantageParams,
-    AsynchronousLoop,
     ClipCov,
     CosineReward,
     DynamicSampling,
@@ -25,7 +25,6 @@ from stages.rl_round.methods import (
     IcePop,
     ImportanceWeights,
     KlCov,
-    LoopParams,
     MeanNormalized,
     ModelVerifier,
     NoCorrection,
@@ -38,13 +37,11 @@ from stages.rl_round.methods import (
     PromptSelectionParams,
     ReferenceKlParams,
     Reinforce,
-    ReplayLoop,
     RewardParams,
     RolloutCorrectionParams,
     RoundVerifierParams,
     ScheduleParams,
     SoftOverlong,
-    SynchronousLoop,
     TrustRegionMasking,
     VerdictReward,
     environment_rewards,

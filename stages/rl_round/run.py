@@ -20,7 +20,8 @@ from stages.observe.progress import say
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
 from stages.rl_round.drawing import slice_problems
-from stages.rl_round.methods import AsynchronousLoop, ReplayLoop, SynchronousLoop, function_rewards
+from stages.rl_round.loop_methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
+from stages.rl_round.methods import function_rewards
 from stages.rl_round.params import (
     RlParams,
     RoundParams,

@@ -22,7 +22,7 @@ from stages.foundations.stage import (
     over_turns,
     unknown_sources,
 )
-from stages.rl_round.methods import AsynchronousLoop
+from stages.rl_round.loop_methods import AsynchronousLoop
 from stages.rl_round.params import (
     RlParams,
     RoundParams,

@@ -50,7 +50,7 @@ class TaughtScorer(TrainingParams):
 
 
 class ReleasedScorer(StrictParams):
-    """Weights that BLIP or ImageReward published, converted without running their code (docs/reward-models.md)."""
+    """Weights published by BLIP or ImageReward, converted without running their code (see reward-models.md in docs)."""
 
     kind: Literal["released"]
     path: str

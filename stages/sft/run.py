@@ -24,6 +24,7 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import LoraParams, TrainerParams, adapter_contradictions
 from stages.engines.trainers.protocol import LossFunction, Trainer, replace_folder_together
 from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, train
+from stages.engines.turns import problem_texts
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.job import Job
@@ -196,8 +197,12 @@ def encode_demonstrations(
     conversations that the chat template rejects, or that contain the text of a special token.
     """
     sequences, context = [], 0
+    rows = frame.to_dict("records")
+    # What an environment says before the first turn is in the prompts of sampling, so it is in these as well. The first
+    # turn of a conversation has it already.
+    texts = iter(problem_texts(prompt, [row for row in rows if not isinstance(row.get("messages"), str)]))
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    for row in progress(frame.to_dict("records"), label="sft: tokens of demonstrations"):
+    for row in progress(rows, label="sft: tokens of demonstrations"):
         if isinstance(row.get("messages"), str):
             if held := [token for token in special if token in row["messages"]]:
                 # The tokenizer would make it a special token, so a text could end its turn and begin another one.
@@ -213,7 +218,7 @@ def encode_demonstrations(
             sequence = TokenSequence(ids[:start], ids[start:], is_written[start:])
         else:
             sequence = TokenSequence(
-                encode_prompt(tokenizer, prompt, row["problem"]), encode_response(tokenizer, row["response"], prompt)
+                encode_prompt(tokenizer, prompt, next(texts)), encode_response(tokenizer, row["response"], prompt)
             )
         if sequence.tokens > max_sequence_tokens:
             funnel.drop(row, "too_long", f"{sequence.tokens} tokens, limit {max_sequence_tokens}")

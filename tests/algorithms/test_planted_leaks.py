@@ -1,7 +1,8 @@
 """Leaks planted in training data are found, kind by kind; real rows that are said to be clean are nearly all let be.
 
-The recalls that are stated in docs/curation.md are printed by `python -m benchmarks.planted_leaks` on all rows; here
-they are floors. The rewordings also served to set the thresholds; those called held out were written afterwards.
+The recalls that are stated in docs/explanation/curation.md are printed by `python -m benchmarks.planted_leaks` on all
+rows; here they are floors. The rewordings also served to set the thresholds; those called held out were written
+afterwards.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""docs/environments.md: its files, commands and settings; and `retrace environment`, in a copy of the project."""
+"""The page tools-and-environments.md: its files, commands and settings; and `retrace environment`."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from stages.foundations.files import load_yaml
 from stages.foundations.params import EnvironmentParams, PromptParams, custom_files, validate_section
 from tests.fakes.miniature import PROJECT, environment
 
-PAGE = (PROJECT / "docs" / "environments.md").read_text()
+PAGE = (PROJECT / "docs/how-to/tools-and-environments.md").read_text()
 RETRACE = """retrace() { python -c 'from pipelines.cli import app; app()' "$@"; }"""
 
 

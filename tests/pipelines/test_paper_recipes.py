@@ -204,7 +204,7 @@ def test_what_has_no_miniature_of_its_own_has_the_kinds_of_one_that_has():
         assert set(own) == set(run) and kinds({**own, "launch": {}}) == kinds({**run, "launch": {}})
 
 
-PAGE = (PROJECT / "docs/papers.md").read_text(encoding="utf-8")
+PAGE = (PROJECT / "docs/reference/papers.md").read_text(encoding="utf-8")
 TABLES = {
     part.partition("`")[0]: re.findall(r"^\| `([\w.]+)` \| .+ \| `(.+)` \|.*\|$", part, flags=re.MULTILINE)
     for part in PAGE.split("\n## `")[1:]

@@ -1,4 +1,4 @@
-"""The example stage of docs/recipes.md: it runs as written there."""
+"""The example stage of docs/reference/recipes.md: it runs as written there."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from stages.foundations.stage import declared_stage
 from stages.foundations.tables import DEMONSTRATION, write_table
 from tests.fakes.tiny_policy import write_tiny_policy
 
-RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
+RECIPES = Path(__file__).resolve().parents[2] / "docs/reference/recipes.md"
 
 
 def test_the_stage_of_the_guide_counts_tokens(tmp_path, monkeypatch):

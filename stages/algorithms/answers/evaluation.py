@@ -272,7 +272,7 @@ _SPARE_DIGITS = 50
 """Digits beyond those of the numbers in both expressions together: so no term of a sum is too small to be seen."""
 _LOST_DIGITS = 20
 """How many of these digits a computation may lose."""
-# docs/verifier.md: beyond 4,000 bits an answer is unparsed.
+# docs/explanation/verifier.md: beyond 4,000 bits an answer is unparsed.
 _MOST_BITS = 4_000
 _MOST_DIGITS_IN_DOUBT = 40_000
 """Most digits for all values that floats leave in doubt: a bound for texts made to leave every point in doubt."""

@@ -48,7 +48,9 @@ def build(params: CustomEnvironment | GymEnvironment, problem: Mapping[str, Any]
         made = make(*given, **arguments)
     for method in ("reset", "step"):
         if not callable(getattr(made, method, None)):
-            raise UserError(f"{params.name} in {params.file} has no method `{method}`: see docs/environments.md")
+            raise UserError(
+                f"{params.name} in {params.file} has no method `{method}`: see docs/how-to/tools-and-environments.md"
+            )
     if isinstance(params, CustomEnvironment):
         return _Custom(made, randomness)
     return _Gym(made, randomness, problem)

@@ -63,7 +63,10 @@ def worker_options(params: EnvironmentParams) -> dict[str, Any]:
 
             python = from_root(params.python)
             if not python.is_file():
-                raise UserError(f"prompt.environment.python {params.python!r} does not exist: see docs/environments.md")
+                raise UserError(
+                    f"prompt.environment.python {params.python!r} does not exist: "
+                    "see docs/how-to/tools-and-environments.md"
+                )
             return {"prepare": verifiers_environment.prepare, "python": str(python)}
         case _:
             return {}

@@ -252,8 +252,8 @@ def load_trainable_scorer(folder: Path) -> ImageScorer:
         fill(scorer, load_file(folder / WEIGHTS))
     except (OSError, ValueError, ValidationError, SafetensorError, KeyError, RecursionError) as error:
         raise UserError(
-            f"{folder} is not a scorer ({error}): `dvc repro scorer_base` makes one, docs/reward-models.md says how "
-            "released weights become one"
+            f"{folder} is not a scorer ({error}): `dvc repro scorer_base` makes one, "
+            "docs/explanation/reward-models.md says how released weights become one"
         ) from error
     return scorer
 

@@ -210,6 +210,9 @@ class VllmSampler:
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         """Raises UserError if distributions are to be kept and the vocabulary exceeds `LARGEST_KEPT_VOCABULARY`."""
+        # The next wave of a response of several turns reads its earlier turns from the cache. `load_weights` clears it.
+        if not trajectories or not all(one.begun.token_ids for one in trajectories):
+            self._forget_prefixes()
         decoding = self._decoding(settings, is_stepped=False)
         try:
             decoding.admit(dict(enumerate(trajectories)))
@@ -220,6 +223,7 @@ class VllmSampler:
 
     def open(self, settings: SamplingSettings) -> VllmDecoding:
         """Implements the protocol: see `VllmDecoding`. Raises UserError as `stream` does."""
+        self._forget_prefixes()
         return self._decoding(settings, is_stepped=True)
 
     def _decoding(self, settings: SamplingSettings, is_stepped: bool) -> VllmDecoding:
@@ -229,7 +233,6 @@ class VllmSampler:
                 f"than the {LARGEST_KEPT_VOCABULARY} that this is done for: set sampler.kind torch, or "
                 "rl.rollout_correction.divergence sampled and leave rl.study.rollout_distributions out"
             )
-        self._forget_prefixes()
         return VllmDecoding(
             self._llm.llm_engine,
             self._request_numbers,

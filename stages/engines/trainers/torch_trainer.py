@@ -195,8 +195,8 @@ class Float32Muon(torch.optim.Muon):
     """Muon for a CPU: torch's, with the Newton-Schulz iteration in the gradient's own type.
 
     torch's iteration is in bfloat16. A CPU without bfloat16 instructions takes 20 to 30 times as long as in float32
-    (docs/measurements.md), and its rounding differs between CPUs. State and settings are torch's: a checkpoint of one
-    can continue with the other. Source: K. Jordan, "Muon: An optimizer for hidden layers in neural networks".
+    (docs/evidence/measurements.md), and its rounding differs between CPUs. State and settings are torch's: a checkpoint
+    of one can continue with the other. Source: K. Jordan, "Muon: An optimizer for hidden layers in neural networks".
     """
 
     @torch.no_grad()

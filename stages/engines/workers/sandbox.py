@@ -6,7 +6,7 @@ forbidden it.
 System calls newer than this list fail with ENOSYS, as on an old kernel, so libc uses older ones.
 
 The filter names the rejected calls and allows the rest. A list of the calls that Python and its libraries need would
-depend on their versions and on libc. docs/security.md describes the result.
+depend on their versions and on libc. docs/explanation/security.md describes the result.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def _cell_text(cell: _Element) -> str:
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)
 
 
-# Without these words 40 false rows come from 11 of the pages that docs/extraction.md measures.
+# Without these words 40 false rows come from 11 of the pages that docs/explanation/extraction.md measures.
 NOISE_WORDS = re.compile(
     r"(?:^|[\s_-])(?:nav|navbar|navigation|menu|breadcrumbs?|sidebar|site-?footer|footer|ads?|advert\w*|sponsor\w*"
     r"|promo\w*|cookies?|share|sharing|social|related|recommended|newsletter|subscribe|comments?|copyright|licen[cs]e"

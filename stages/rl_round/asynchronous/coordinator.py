@@ -33,7 +33,8 @@ from stages.rl_round.drawing import (
     signal_fraction,
     trajectories_of,
 )
-from stages.rl_round.methods import AsynchronousLoop, DynamicSampling
+from stages.rl_round.loop_methods import AsynchronousLoop
+from stages.rl_round.methods import DynamicSampling
 from stages.rl_round.records import Batch, Group, Problem, Rollout
 from stages.rl_round.round import Round
 

@@ -4,9 +4,9 @@ The coordinator decides what happens next; fleet and trainers know which process
 has happened. A killed hub resumes from the journal and the trainer's last checkpoint.
 
 Below the hub: `Judge` calls the verifier in a thread, so that the verifier delays no process, and `NodeVersions` knows
-which versions of the weights replicas can load. Then the numbers of a step, from plain data; docs/asynchronous.md
-explains their names. A function leaves out numbers that it cannot compute (a mean of nothing), so that no curve shows
-a zero that was not measured; counts of things that did not happen are 0.
+which versions of the weights replicas can load. Then the numbers of a step, from plain data;
+docs/explanation/asynchronous-loop.md explains their names. A function leaves out numbers that it cannot compute (a mean
+of nothing), so that no curve shows a zero that was not measured; counts of things that did not happen are 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stages.rl_round.asynchronous.trajectory_pool import Faults, Name, Repacked
 from stages.rl_round.drawing import CustomRewards, RoundVerifier, score_samples
 from stages.rl_round.loop.evaluation import is_over, tell
 from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.methods import BestFitRepack
+from stages.rl_round.loop_methods import BestFitRepack
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Problem, Rollout
 from stages.rl_round.round import Round, Trained

@@ -30,7 +30,8 @@ from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.drawing import CustomRewards, GroupDrawing, delete_pass_counts, select_problems
 from stages.rl_round.loop.evaluation import sum_up
 from stages.rl_round.loop.round_log import RolloutLog, write_outputs
-from stages.rl_round.methods import AsynchronousLoop, PassRateSelection
+from stages.rl_round.loop_methods import AsynchronousLoop
+from stages.rl_round.methods import PassRateSelection
 from stages.rl_round.round import Round
 
 TIMELINE = "timeline.json"

@@ -1,8 +1,10 @@
 """Classes of the user as environments: what they may return, and every way in which they fail."""
 
+import json
 import random
 from pathlib import Path
 
+import pandas
 import pytest
 
 from stages.engines.environments import custom_environment
@@ -15,6 +17,8 @@ from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sampl
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
 from stages.foundations.params import CustomEnvironment, GymEnvironment, PlainPrompt
+from stages.foundations.tables import Funnel
+from stages.sft.run import encode_demonstrations
 from tests.fakes.engine_params import TORCH_SAMPLER
 from tests.fakes.tiny_policy import byte_tokenizer, tiny_model
 from tests.fakes.worker_functions import answer_of_source
@@ -304,6 +308,24 @@ def test_the_example_plays(made):
     assert answer in (Done(1.0, True), Done(0.0, False))
     wrong = made(source, name="GuessNumber", arguments={"most": 1})
     assert wrong.step("101") == Done(0.0, False)
+
+
+def test_prompts_of_fine_tuning_begin_as_those_of_sampling():
+    params = section(file="custom/guess_number.py", name="GuessNumber", arguments={"highest": 3, "most": 4})
+    environment = CustomEnvironment.model_validate(params | {"max_turns": 9, "max_observation_tokens": 30})
+    prompt = PlainPrompt(kind="plain", template="{problem}:", environment=environment)
+    messages = [{"role": "user", "content": "said"}, {"role": "assistant", "content": "2"}]
+    rows = [{"problem_id": name, "problem": name, "response": "2", "messages": None} for name in "ab"]
+    rows.insert(1, {"problem_id": "c", "problem": "c", "response": "2", "messages": json.dumps(messages)})
+    tokenizer = byte_tokenizer()
+
+    def encode(turns):
+        assert turns == messages
+        return tokenizer.encode("said:2"), [False] * 5 + [True], 0
+
+    encoded = encode_demonstrations(pandas.DataFrame(rows), tokenizer, prompt, encode, 200, Funnel("sft", 3))
+    opening = "My number lies between 1 and 3. You have 4 guesses."
+    assert [tokenizer.decode(one.prompt) for one in encoded] == [f"a\n\n{opening}:", "said:", f"b\n\n{opening}:"]
 
 
 def test_a_policy_plays_a_users_class():

@@ -13,7 +13,7 @@ from stages.foundations.params import VerifiersEnvironment
 PYTHON = os.environ.get("VERIFIERS_PYTHON", "")
 needs_verifiers = pytest.mark.skipif(
     not PYTHON,
-    reason="VERIFIERS_PYTHON names no Python with verifiers==0.3.1 (docs/environments.md says how to get one)",
+    reason="VERIFIERS_PYTHON names no Python with verifiers==0.3.1 (see docs/how-to/tools-and-environments.md)",
 )
 PROBLEM = {"problem_id": "sums/0", "problem": " 473 + 28*36", "answer": "1481"}
 

@@ -207,8 +207,13 @@ def test_turns_with_an_environment_have_the_trainers_log_probs(pair, monkeypatch
     problem = {"problem_id": "p", "script": "talk"}
     asked = [Trajectory(PROMPTS[number % 3], number, problem=problem) for number in range(9)]
     settings = replace(SETTINGS, max_response_tokens=40)
+    forgotten, forget = [], pair.sampler._forget_prefixes
+    monkeypatch.setattr(pair.sampler, "_forget_prefixes", lambda: (forgotten.append(1), forget()))
     drawn = sample_trajectories(sampler, asked, settings)
+    # Only before the first wave: later waves read the turns before them from the cache.
+    assert len(forgotten) == 1
     assert drawn == sample_trajectories(sampler, asked, settings)
+    assert len(forgotten) == 2
     decoding = sampler.open(settings)
     decoding.admit(dict(enumerate(asked)))
     ended = {}

@@ -278,7 +278,7 @@ def test_processes_that_do_not_fit_are_told_before_a_stage_starts(recipe, sectio
 
 @pytest.mark.parametrize("name", ["advantage", "policy_loss", "rollout_correction", "schedule", "reference_kl"])
 def test_the_docs_name_every_kind(name):
-    page = (Path(__file__).resolve().parents[3] / "docs/recipes.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/reference/recipes.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
     schema = RlParams.model_json_schema()
     kinds = {
