@@ -10,7 +10,9 @@ Demystifying Long CoT (arXiv 2502.03373, section 4.4), without a critic: each is
 
 Deviations: 1. estimators of whole responses centre only the outcome; the discounted penalty to go is added uncentred,
 so that a repeated token is always pushed down. 2. With the optimal token baseline, both streams are part of the return
-from which the baseline is subtracted.
+from which the baseline is subtracted. 3. Tokens are chosen by covariance or entropy among all tokens of an update, by
+the weights before the step's first one; verl and the papers' code take current weights and a micro-batch. So the choice
+depends neither on the size of micro-batches nor on the number of ranks.
 """
 
 from __future__ import annotations
@@ -88,6 +90,8 @@ def with_comparisons(samples: TrainingSamples, plan: StepPlan, params: RlParams)
     Importance weights are compared over the step, all else among the responses of one update: its tokens that may give
     gradient, by their statistics before the first update.
     """
+    if not (params.compares_tokens or params.aggregation == "prompt_mean"):
+        return samples
     if params.is_batch_normalized:
         correction, mask = params.rollout_correction, samples.response_mask
         of_ratios = samples.proximal_logprobs, samples.rollout_logprobs
