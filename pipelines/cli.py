@@ -109,7 +109,7 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
 
 @app.command()
 def graph(
-    check: Annotated[bool, typer.Option("--check", help="change nothing; exit code 1 where they differ")] = False,
+    check: Annotated[bool, typer.Option("--check", help="change nothing; exit code 1 if they differ")] = False,
 ) -> None:
     """Write dvc.yaml from what the stages declare (stages/NAME/stage.py). Other entries and comments stay."""
     changed = updated_graph(PROJECT)[1] if check else write_graph(PROJECT)

@@ -12,21 +12,20 @@ from stages.foundations.machine import PROJECT, state_folder
 
 
 def ablate(
-    name: Annotated[str, typer.Argument(help="a file in pipelines/ablations/, without .yaml; none lists them")] = "",
-    jobs: Annotated[
-        str, typer.Option(help="runs at once, or `auto` for as many as memory (of the GPUs, if any) and cores hold")
-    ] = "1",
-    variants: Annotated[str, typer.Option(help="some variants, with commas (default: all)")] = "",
-    seeds: Annotated[str, typer.Option(help="some of the file's seeds, with commas (default: all)")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan with an estimate, run nothing")] = False,
+    name: Annotated[
+        str, typer.Argument(help="a file in pipelines/ablations/, without .yaml (default: list them)")
+    ] = "",
+    jobs: Annotated[str, typer.Option(help="runs at once; `auto`: as many as memory and cores allow")] = "1",
+    variants: Annotated[str, typer.Option(help="variants to run, comma-separated (default: all)")] = "",
+    seeds: Annotated[str, typer.Option(help="seeds to run, comma-separated (default: all)")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and an estimate, and run nothing")] = False,
     markdown: Annotated[
-        bool,
-        typer.Option("--markdown", help="print the table of finished runs, run nothing; without a name all claims"),
+        bool, typer.Option("--markdown", help="print the table of finished runs; without a name, all claims")
     ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="leave the worktrees of finished runs")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="keep the worktrees of finished runs")] = False,
     revision: Annotated[str, typer.Option(help="git revision whose code is run")] = "HEAD",
     with_changes: Annotated[
-        bool, typer.Option("--with-changes", help="run uncommitted code too; the page then says dirty")
+        bool, typer.Option("--with-changes", help="include uncommitted code; the page then says dirty")
     ] = False,
 ) -> None:
     """Run an ablation: every variant with every seed, then a page, a table and MLflow runs.

@@ -29,9 +29,9 @@ Pool = Annotated[Path | None, typer.Option(help="the round's images [data/images
 def export_round(
     ranking_round: Round,
     out: Annotated[Path, typer.Option(help="a new folder")],
-    images: Annotated[int, typer.Option(min=2, max=9, help="images of a task, ranked side by side")] = 6,
-    tasks: Annotated[int, typer.Option(min=1, help="tasks of a prompt, at most")] = 1,
-    address: Annotated[str, typer.Option(help="what stands before IMAGE_ID.png in the tasks")] = LOCAL_FILES,
+    images: Annotated[int, typer.Option(min=2, max=9, help="images per task")] = 6,
+    tasks: Annotated[int, typer.Option(min=1, help="most tasks per prompt")] = 1,
+    address: Annotated[str, typer.Option(help="address before IMAGE_ID.png in the tasks")] = LOCAL_FILES,
     annotated: Annotated[
         Path | None, typer.Option(help="export the tasks in this folder of annotations (data/annotations/ROUND)")
     ] = None,
@@ -54,7 +54,7 @@ def export_round(
 def import_export(
     ranking_round: Round,
     export: Annotated[Path, typer.Argument(metavar="EXPORT", help="Label Studio's export in the format JSON")],
-    out: Annotated[Path, typer.Option(help="the file that ranking_rounds.ROUND.annotations is to name")],
+    out: Annotated[Path, typer.Option(help="file to write, for ranking_rounds.ROUND.annotations")],
     pool: Pool = None,
     prompts: Annotated[Path | None, typer.Option(help="[data/t2i/prompts.parquet]")] = None,
 ) -> None:

@@ -33,7 +33,7 @@ REASONS_SHOWN = 8
 def data(
     file: Annotated[Path, typer.Argument(help="CSV, JSON lines, JSON or Parquet; .gz is recognised")],
     problem: Annotated[str, typer.Option(help="field with the problem: a name, or a map as in sources, in YAML")] = "",
-    answer: Annotated[str, typer.Option(help="field with the short final answer, likewise")] = "",
+    answer: Annotated[str, typer.Option(help="field with the short final answer: a name or a map")] = "",
     solution: Annotated[str, typer.Option(help="field with the worked solution; `null` for none")] = "",
     messages: Annotated[str, typer.Option(help="field with the turns of a conversation")] = "",
     rows: Annotated[int, typer.Option(min=1, help="rows to read from the beginning")] = 1000,

@@ -34,7 +34,7 @@ from stages.foundations.params import PythonTool, ToolsEnvironment, load_value, 
 from stages.observe.git import git
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="the findings as JSON")] = False) -> None:
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False) -> None:
     """Check Python, packages, GPU, memory, workers, disk, ports, git, parameters, DVC and the tracking database.
 
     Each line is ok, a warning or a problem, with what to do. Exit code 1: there is a problem.
@@ -376,7 +376,7 @@ def check_git(root: Path) -> Iterator[Finding]:
         text = f"{branch} at {commit}; code is not committed: {_some(code)}"
         yield warning("git", text, "commit it, so that results can be traced to code")
     elif "dvc.lock" in changed:
-        remedy = "`git add dvc.lock data/metrics data/headline data/curves && git commit`"
+        remedy = "`git add dvc.lock data/machine.json data/metrics data/headline data/curves && git commit`"
         yield warning("git", f"{branch} at {commit}; dvc.lock is not committed", remedy)
     else:
         yield ok("git", f"{branch} at {commit}, code committed")

@@ -35,8 +35,8 @@ def explain(
             "that of a git revision",
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, with hashes and parameters in full")] = False,
-    picture: Annotated[Path | None, typer.Option(help="draw the chain into this .svg file too")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, with full hashes and parameters")] = False,
+    picture: Annotated[Path | None, typer.Option(help="also draw the chain into this .svg file")] = None,
     params: Annotated[bool, typer.Option("--params", help="show every parameter of every stage")] = False,
 ) -> None:
     """Show the chain behind a score, table or file down to the raw bytes.

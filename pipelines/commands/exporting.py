@@ -69,15 +69,15 @@ METHODS: tuple[tuple[str, str, object, str], ...] = (
 
 def export(
     policy: Annotated[str, typer.Argument(help="a policy of this project (rl_3), or a policy folder")],
-    to: Annotated[Path, typer.Option(help="the folder to write; it must not be there yet, or be empty")],
+    to: Annotated[Path, typer.Option(help="folder to write; it must be new or empty")],
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
-        typer.Option(help="of the weights; without it, that of the base policy"),
+        typer.Option(help="dtype of the weights (default: the base policy's)"),
     ] = None,
     push: Annotated[
-        str, typer.Option(metavar="OWNER/NAME", help="upload it to this repository of the Hugging Face hub as well")
+        str, typer.Option(metavar="OWNER/NAME", help="also upload it to this repository of the Hugging Face hub")
     ] = "",
-    public: Annotated[bool, typer.Option("--public", help="make a new repository public; else it is private")] = False,
+    public: Annotated[bool, typer.Option("--public", help="make a new repository public (default: private)")] = False,
 ) -> None:
     """Write a policy for use elsewhere: transformers and vLLM load the folder.
 

@@ -186,10 +186,10 @@ def extract(
     files: Annotated[
         list[Path], typer.Argument(help="HTML, Markdown, CNXML, PreTeXt, LaTeX, WARC or JSONL files, or folders")
     ],
-    form: Annotated[str, typer.Option("--format", help="reader of every page, whatever its name says")] = "",
+    form: Annotated[str, typer.Option("--format", help="format of every page, whatever its name")] = "",
     solved_only: Annotated[bool, typer.Option(help="leave out exercises without a solution")] = False,
-    min_confidence: Annotated[float, typer.Option(min=0, max=1, help="leave out rows of less")] = 0.0,
-    jobs: Annotated[int, typer.Option(min=1, help="pages read at once, each in a process with limits")] = 1,
+    min_confidence: Annotated[float, typer.Option(min=0, max=1, help="leave out rows below this confidence")] = 0.0,
+    jobs: Annotated[int, typer.Option(min=1, help="pages to read in parallel, each in a limited process")] = 1,
 ) -> None:
     """Print the exercises of pages as JSON lines, each with its evidence and a confidence."""
     wanted = Wanted(form, solved_only, min_confidence, jobs)

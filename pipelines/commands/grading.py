@@ -64,9 +64,11 @@ class _Row:
 
 def grade(
     file: Annotated[str, typer.Argument(help="JSON lines with gold and prediction; - reads standard input")],
-    jobs: Annotated[int, typer.Option(min=1, help="worker processes for what the exact path cannot decide")] = 2,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="worker processes for answers that the exact rules cannot decide")
+    ] = 2,
     judge: Annotated[str, typer.Option(help="folder of a policy that judges instead of the rules")] = "",
-    judge_tokens: Annotated[int, typer.Option(min=1, help="longest judgement of such a policy")] = 1024,
+    judge_tokens: Annotated[int, typer.Option(min=1, help="most tokens of a judgement")] = 1024,
     params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PROJECT / "params.yaml",
 ) -> None:
     """Give each row a verdict: correct, wrong, unparsed, exhausted or crashed. Lines to standard output."""
@@ -232,7 +234,7 @@ def agreement(
     first: Annotated[Path, typer.Argument(help="verdicts of one verifier, from retrace grade")],
     second: Annotated[Path, typer.Argument(help="verdicts of the other, on the same rows")],
     rows: Annotated[int, typer.Option(min=0, help="differing rows to print")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of the report")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object instead of the report")] = False,
 ) -> None:
     """Compare two verifiers: table of verdicts, Cohen's kappa, rows that differ."""
     found = compare_verdicts(_read(first), _read(second))

@@ -34,9 +34,9 @@ def mirror(
     as_json: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False,
     to: Annotated[
         Literal["mlflow", "tensorboard", "wandb"],
-        typer.Option(help="tensorboard writes state/tensorboard/, wandb sends; both hold the runs that ran here"),
+        typer.Option(help="tensorboard: write state/tensorboard/; wandb: send; for runs that ran here"),
     ] = "mlflow",
-    project: Annotated[str, typer.Option(help="the project of W&B")] = "retrace",
+    project: Annotated[str, typer.Option(help="the W&B project")] = "retrace",
 ) -> None:
     """Rebuild every MLflow run that is missing, from kept logs, git, dvc.lock, metric files, curves and the ledger.
 

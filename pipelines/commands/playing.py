@@ -23,13 +23,13 @@ def environment(
     kind: Annotated[Literal["custom", "gym"], typer.Option(help="as in prompt.environment")] = "custom",
     problem: Annotated[str, typer.Option(help="text of the problem")] = "",
     answer: Annotated[str, typer.Option(help="its gold answer")] = "",
-    seed: Annotated[int, typer.Option(min=0, help="another seed is another response to the problem")] = 0,
-    arguments: Annotated[str, typer.Option(help="further arguments, as JSON: '{\"highest\": 9}'")] = "{}",
+    seed: Annotated[int, typer.Option(min=0, help="seed of the response")] = 0,
+    arguments: Annotated[str, typer.Option(help="more arguments, as JSON: '{\"highest\": 9}'")] = "{}",
     turn: Annotated[
-        list[str] | None, typer.Option(help="a turn of the policy; several in their order; without it, you type them")
+        list[str] | None, typer.Option(help="a turn of the policy; repeat for several (default: type them)")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.01, help="processor time for a turn")] = 5.0,
-    memory: Annotated[int, typer.Option(min=128, help="MiB of the worker")] = 1024,
+    seconds: Annotated[float, typer.Option(min=0.01, help="CPU time limit of a turn")] = 5.0,
+    memory: Annotated[int, typer.Option(min=128, help="memory limit of the worker in MiB")] = 1024,
 ) -> None:
     """Play an episode of your environment: type what the policy would write, read what it would read.
 

@@ -22,6 +22,7 @@ from pipelines.graph.project_lock import project_lock
 from pipelines.graph.recipes import recipe_in_use, remove_orphaned_outputs
 from pipelines.graph.result import changes_from_recipe, read_result, summarize
 from pipelines.graph.sharing import pull_before_run, push_after_run
+from pipelines.records.committed_run import compare_with_committed
 from pipelines.records.graph_run import record_graph_run
 from pipelines.runtime.process_group import dvc, environment, run_in_group, terminated_as_interrupt
 from stages.foundations.machine import PROJECT
@@ -51,7 +52,8 @@ def main() -> None:
 def show_result(root: Path, seconds: float) -> None:
     """Prints the result of the run of the graph and its wall time; nothing if there is no report."""
     if result := read_result(root):
-        print("\n" + "\n".join(summarize(result, seconds, changes_from_recipe(root))))
+        beside = compare_with_committed(root)
+        print("\n" + "\n".join(summarize(result, seconds, changes_from_recipe(root), beside)))
 
 
 def run_graph(lock: int, is_verbose: bool) -> int:

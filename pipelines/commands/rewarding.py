@@ -36,15 +36,15 @@ def reward(
     ],
     name: Annotated[str, typer.Option(help="the function in the file")] = "score",
     arguments: Annotated[
-        str | None, typer.Option(help="further arguments, as JSON: '{\"limit\": 200}'", show_default=False)
+        str | None, typer.Option(help="more arguments, as JSON: '{\"limit\": 200}'", show_default=False)
     ] = None,
-    rows: Annotated[int, typer.Option(min=0, help="how many, evenly over the table; 0 for all")] = 2000,
-    seconds: Annotated[float, typer.Option(min=0.01, help="processor time for a call")] = 5.0,
+    rows: Annotated[int, typer.Option(min=0, help="rows to take, spread evenly over the table; 0: all")] = 2000,
+    seconds: Annotated[float, typer.Option(min=0.01, help="CPU time limit of a call")] = 5.0,
     jobs: Annotated[int, typer.Option(min=1, help="worker processes")] = 2,
     trusted: Annotated[
-        bool, typer.Option("--trusted", help="let it use network, files and processes (sandbox: off)")
+        bool, typer.Option("--trusted", help="allow network, files and processes (sandbox: off)")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="write all values here, a JSON line each")] = None,
+    out: Annotated[Path | None, typer.Option(help="file for all values, one JSON line each")] = None,
 ) -> None:
     """Score stored responses with your function, and show what it rewards.
 

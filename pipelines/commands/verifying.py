@@ -25,6 +25,7 @@ import typer
 
 from pipelines.commands.comparing_outputs import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.graph.graph import repro_arguments
+from pipelines.records.committed_run import processor
 from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
 from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
 from pipelines.runtime.locks import refusing_lock
@@ -37,14 +38,16 @@ from stages.foundations.machine import PROJECT, state_folder
 
 def verify(
     revision: Annotated[
-        str, typer.Option(help="git revision with its own dvc.lock (default: HEAD, lock as it is)")
+        str, typer.Option(help="git revision whose dvc.lock to verify (default: HEAD with the present lock)")
     ] = "",
-    targets: Annotated[str, typer.Option(help="stages to make from raw data on, with commas (default: all)")] = "",
-    stage: Annotated[str, typer.Option(help="one stage alone, on the finished run's inputs")] = "",
-    relative: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-6,
-    absolute: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-9,
-    weights: Annotated[float, typer.Option(min=0, help="largest difference of a weight")] = 1e-6,
-    keep: Annotated[bool, typer.Option("--keep", help="leave the checkout under state/verify/")] = False,
+    targets: Annotated[
+        str, typer.Option(help="stages to run again from raw data, comma-separated (default: all)")
+    ] = "",
+    stage: Annotated[str, typer.Option(help="run only this stage, on the finished run's inputs")] = "",
+    relative: Annotated[float, typer.Option(min=0, help="relative tolerance of numbers")] = 1e-6,
+    absolute: Annotated[float, typer.Option(min=0, help="absolute tolerance of numbers")] = 1e-9,
+    weights: Annotated[float, typer.Option(min=0, help="largest allowed difference of a weight")] = 1e-6,
+    keep: Annotated[bool, typer.Option("--keep", help="keep the checkout under state/verify/")] = False,
 ) -> None:
     """Run the graph again in a clean checkout and judge each output: identical, equal within tolerance, or different.
 
@@ -175,21 +178,13 @@ def machine() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         # A container may show only its threads, not its cores.
         "cores": psutil.cpu_count(logical=False) or psutil.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "gpus": _gpus(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _gpus() -> list[str]:

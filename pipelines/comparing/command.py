@@ -23,18 +23,20 @@ def compare(
         ),
     ],
     metrics: Annotated[
-        str, typer.Option(help="some of avg, greedy, pass, maj, with commas: fewer comparisons are corrected less")
+        str, typer.Option(help="scores to compare, comma-separated: avg, greedy, pass, maj")
     ] = "avg,greedy,pass,maj",
-    all_pairs: Annotated[bool, typer.Option("--all-pairs", help="each with each, not only with the first")] = False,
+    all_pairs: Annotated[bool, typer.Option("--all-pairs", help="compare every pair, not only with the first")] = False,
     common: Annotated[
-        bool, typer.Option("--common", help="where problems or samples differ, compare what all sides share")
+        bool, typer.Option("--common", help="compare only the problems and samples that all sides share")
     ] = False,
     clean: Annotated[
         bool, typer.Option("--clean", help="leave out benchmark problems that a side was trained on")
     ] = False,
-    problems: Annotated[int, typer.Option(min=0, help="problems won, and lost, shown of each pair and benchmark")] = 20,
+    problems: Annotated[
+        int, typer.Option(min=0, help="problems won and lost to show for each pair and benchmark")
+    ] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON (fractions) instead of the table")] = False,
-    out: Annotated[Path, typer.Option(help="where the page goes")] = PROJECT / "reports" / "compare.html",
+    out: Annotated[Path, typer.Option(help="file for the page")] = PROJECT / "reports" / "compare.html",
 ) -> None:
     """Test which differences between policies are real: paired intervals, a corrected test, seeds, problems won.
 

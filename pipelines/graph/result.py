@@ -64,8 +64,12 @@ def changes_from_recipe(root: Path) -> dict[str, str]:
     return {key: f"{_shown(before)} -> {_shown(after)}" for key, (before, after) in differing.items()}
 
 
-def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, str]) -> list[str]:
+def summarize(
+    result: Mapping[str, Any], seconds: float, changes: Mapping[str, str], beside: Sequence[str] = ()
+) -> list[str]:
     """Returns the lines for a result (`read_result`), a run's wall time and its changes to the recipe.
+
+    `beside` are the lines that compare the run with the committed one.
 
     Scores are in percent, gains in points; both have 95% intervals over problems.
     """
@@ -83,7 +87,14 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
         gains = [gain for gain in result["gains"] if gain["benchmark"] == benchmark]
         lines += [f"  {gain['policy']} - {gain['baseline']}, {gain['metric']}: {describe_gain(gain)}" for gain in gains]
     lines += [f"WARNING: {warning}" for warning in result["warnings"]]
-    return [*lines, "", f"time    {seconds_in_words(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
+    return [
+        *lines,
+        "",
+        f"time    {seconds_in_words(seconds)}",
+        *beside,
+        f"report  {result['page']}",
+        *_next(result["gains"]),
+    ]
 
 
 def describe_gain(gain: Mapping[str, Any]) -> str:
@@ -122,7 +133,7 @@ def _next(gains: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         *compare,
         f"{first}make ui    # Prefect and MLflow in the browser",
-        "        git add dvc.lock data/metrics data/headline data/curves && git commit    # keep the results",
+        "keep    git add dvc.lock data/machine.json data/metrics data/headline data/curves && git commit",
     ]
 
 

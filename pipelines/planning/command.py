@@ -33,17 +33,21 @@ def plan(
     recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, or a parameter file (.yaml)")] = "",
     gpu: Annotated[str, typer.Option(help="A100, H100, H200, H20, L40S, ...; cpu measures this machine")] = "cpu",
     gpus: Annotated[int, typer.Option(min=1, help="GPUs that train")] = 1,
-    replicas: Annotated[int, typer.Option(min=1, help="samplers at work side by side; a round has one")] = 1,
-    price: Annotated[float | None, typer.Option(min=0, help="of a GPU-hour (default: 2, an assumption)")] = None,
-    model: Annotated[str, typer.Option(help="published sizes by name, such as Qwen2.5-7B")] = "",
-    config: Annotated[str, typer.Option(help="a config.json with the policy's sizes")] = "",
-    prompt_tokens: Annotated[float | None, typer.Option(min=1, help="of a mean prompt")] = None,
-    response_share: Annotated[float | None, typer.Option(min=0, max=1, help="mean response / longest")] = None,
-    drawn: Annotated[float | None, typer.Option(min=1, help="groups drawn for one trained on")] = None,
-    benchmark_problems: Annotated[int | None, typer.Option(min=1, help="that every policy answers")] = None,
-    measured: Annotated[str, typer.Option(help="data/metrics of a finished run: its lengths are taken")] = "",
+    replicas: Annotated[int, typer.Option(min=1, help="samplers that work in parallel")] = 1,
+    price: Annotated[float | None, typer.Option(min=0, help="price of a GPU-hour (default: 2, an assumption)")] = None,
+    model: Annotated[str, typer.Option(help="name of a published model, such as Qwen2.5-7B")] = "",
+    config: Annotated[str, typer.Option(help="a config.json with the model's sizes")] = "",
+    prompt_tokens: Annotated[float | None, typer.Option(min=1, help="mean length of a prompt")] = None,
+    response_share: Annotated[float | None, typer.Option(min=0, max=1, help="mean response length / longest")] = None,
+    drawn: Annotated[float | None, typer.Option(min=1, help="groups sampled for each group that is trained on")] = None,
+    benchmark_problems: Annotated[
+        int | None, typer.Option(min=1, help="benchmark problems that each policy answers")
+    ] = None,
+    measured: Annotated[str, typer.Option(help="data/metrics of a finished run, for its lengths")] = "",
     mfu: Annotated[float, typer.Option(min=0.01, max=1, help="share of the peak FLOP/s")] = MFU,
-    bandwidth_share: Annotated[float, typer.Option(min=0.01, max=1, help="of memory")] = BANDWIDTH_SHARE,
+    bandwidth_share: Annotated[
+        float, typer.Option(min=0.01, max=1, help="share of the memory bandwidth")
+    ] = BANDWIDTH_SHARE,
     published: Annotated[bool, typer.Option("--published", help="compare with published runs")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="the plan as JSON")] = False,
 ) -> None:

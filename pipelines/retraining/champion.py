@@ -218,8 +218,8 @@ def _no_champion(root: Path, recipe: str) -> str:
 
 
 def rollback(
-    recipe: Annotated[str, typer.Argument(help="whose champion (default: the recipe in use)")] = "",
-    to: Annotated[int | None, typer.Option(min=1, help="version to go back to (default: the one before)")] = None,
+    recipe: Annotated[str, typer.Argument(help="recipe of the champion (default: the recipe in use)")] = "",
+    to: Annotated[int | None, typer.Option(min=1, help="version to restore (default: the previous one)")] = None,
 ) -> None:
     """Make the previous champion of a recipe the champion again: the git tag and MLflow's alias.
 

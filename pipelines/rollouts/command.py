@@ -43,11 +43,11 @@ def rollouts(
         str, typer.Argument(metavar="ROUND_OR_FILE", help="a round of this project (rl_3), or a rollouts table")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="the folder to write; without it reports/rollouts/NAME", show_default=False)
+        Path | None, typer.Option(help="folder to write (default: reports/rollouts/NAME)", show_default=False)
     ] = None,
-    colour: Annotated[str, typer.Option(help="gap or entropy: what a policy says of the tokens")] = "",
-    policy: Annotated[Path | None, typer.Option(help="its folder; without it what the round has made")] = None,
-    most: Annotated[int, typer.Option(min=1, help="responses that --colour measures, about")] = 500,
+    colour: Annotated[str, typer.Option(help="shade tokens by `gap` or `entropy` under a policy")] = "",
+    policy: Annotated[Path | None, typer.Option(help="folder of that policy (default: the round's result)")] = None,
+    most: Annotated[int, typer.Option(min=1, help="approximate number of responses that --colour measures")] = 500,
 ) -> None:
     """Make a page to read a round's rollouts.
 

@@ -50,41 +50,47 @@ def simulate(
     recipe: Annotated[
         str, typer.Argument(help="a name in pipelines/recipes/, or a parameter file (default: params.yaml)")
     ] = "",
-    paper: Annotated[bool, typer.Option("--paper", help="the sizes of the Laminar paper instead")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="simulate the Laminar paper's settings instead")] = False,
     gpus: Annotated[int | None, typer.Option(help="GPUs in all (default: 8; --paper: its fifteen settings)")] = None,
     device: Annotated[str, typer.Option(help="A100, H100, H200, H20, L40S, ...")] = "H100",
     policies: Annotated[
-        str, typer.Option(help="some of synchronous,one_step,stream,partial,asynchronous,asynchronous_repack,ours")
+        str,
+        typer.Option(
+            help="schedules, comma-separated: synchronous,one_step,stream,partial,asynchronous,asynchronous_repack,ours"
+        ),
     ] = "",
-    ours: Annotated[bool, typer.Option("--ours", help="our own schedule too: docs/evidence/simulator.md")] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="RL steps that are measured, after a warm-up")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of the lengths: the same seed gives the same table")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="how many, counted from --seed: means are shown")] = 1,
+    ours: Annotated[
+        bool, typer.Option("--ours", help="add Retrace's schedule: see docs/evidence/simulator.md")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="RL steps to measure, after a warm-up")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the lengths; the same seed gives the same table")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="number of seeds, from --seed on; the table shows means")] = 1,
     model: Annotated[
-        str, typer.Option(help="published sizes by name, such as Qwen2.5-7B; with --paper 7B, 32B or 72B")
+        str, typer.Option(help="name of a published model, such as Qwen2.5-7B; with --paper 7B, 32B or 72B")
     ] = "",
-    config: Annotated[str, typer.Option(help="a config.json with the policy's sizes")] = "",
+    config: Annotated[str, typer.Option(help="a config.json with the model's sizes")] = "",
     data: Annotated[
         str, typer.Option(help="data of a finished run, for its lengths (default: data, for params.yaml)")
     ] = "",
-    mean_tokens: Annotated[float | None, typer.Option(min=1, help="of a response, instead of measured ones")] = None,
-    prompt_tokens: Annotated[float | None, typer.Option(min=1, help="of a mean prompt")] = None,
+    mean_tokens: Annotated[
+        float | None, typer.Option(min=1, help="mean length of a response, instead of measured lengths")
+    ] = None,
+    prompt_tokens: Annotated[float | None, typer.Option(min=1, help="mean length of a prompt")] = None,
     window: Annotated[
-        int | None,
-        typer.Option(min=0, help="steps that asynchronous loops may train late (default: the recipe's; --paper: any)"),
+        int | None, typer.Option(min=0, help="largest staleness in steps (default: the recipe's; --paper: any)")
     ] = None,
     turns: Annotated[
-        float | None, typer.Option(min=1, help="median turns of a response, with a call of a tool in between")
+        float | None, typer.Option(min=1, help="median turns of a response, with a tool call between turns")
     ] = None,
     tool_seconds: Annotated[float, typer.Option(min=0, help="median seconds of a call, with --turns")] = 1.0,
-    tool_tail: Annotated[float, typer.Option(min=1, help="99th percentile of these seconds over their median")] = 10.0,
+    tool_tail: Annotated[float, typer.Option(min=1, help="99th percentile of these seconds / median")] = 10.0,
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="the paper's ratios when one assumption is another")
+        bool, typer.Option("--sensitivity", help="the paper's ratios when one assumption changes")
     ] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="processes (default: one a core)")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON line a cell")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="processes (default: one per core)")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line per cell")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="write it to a file too: .svg the picture, .jsonl the JSON lines")
+        Path | None, typer.Option(help="also write a file: .svg for the picture, .jsonl for JSON lines")
     ] = None,
 ) -> None:
     """Simulate RL schedules on a cluster: seconds per step, staleness and KV use of each, at its best GPU split.

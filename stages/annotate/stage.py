@@ -112,7 +112,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
-    description="What people, or a simulated panel, say of a round's images, checked.",
+    description="Checked annotations of a round's images, by people or by simulated annotators.",
     headline=("rows/kept", "{:,.0f} annotations"),
     contradictions=_contradictions,
     lane="Annotations",

@@ -106,7 +106,7 @@ def _model(sections: Sections) -> ModelSizes:
 
 
 ABOUT = About(
-    description="The policy that everything starts from.",
+    description="The base policy.",
     headline=("policy/parameters", "{:,.0f} parameters"),
     model=_model,
     raw=lambda params: [params.get("base")],

@@ -316,7 +316,7 @@ STAGE = Stage(
     foreach="sources",
 )
 ABOUT = About(
-    description="One source of problems.",
+    description="The problems of one source.",
     headline=("rows/kept", "{:,.0f} problems"),
     raw=lambda params: [own.get("from") for name, own in params.items() if name.startswith("sources.")],
     sources="sources",

@@ -158,7 +158,7 @@ STAGE = Stage(
     },
 )
 ABOUT = About(
-    description="Web pages and documents that hold worked solutions.",
+    description="Web pages and documents with worked solutions.",
     headline=("rows/kept", "{:,.0f} pages"),
     raw=lambda params: list((params.get("collect_web") or {}).get("sources", {}).values()),
     sources="collect_web.sources",

@@ -152,7 +152,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
 
 
 ABOUT = About(
-    description="Supervised data out of trusted web solutions, given solutions, and responses that were found correct.",
+    description="Rows for supervised fine-tuning: trusted web solutions, given solutions, correct responses.",
     headline=("rows/kept", "{:,.0f} demonstrations"),
     contradictions=_contradictions,
     runs_model=_runs_model,

@@ -150,7 +150,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
-    description="Problem, worked solution and short answer out of each page.",
+    description="Problems, worked solutions and short answers from each page.",
     headline=("candidates/all", "{:,.0f} candidates"),
     contradictions=_contradictions,
     runs_model=_runs_model,

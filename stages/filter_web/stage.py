@@ -156,7 +156,7 @@ def _describe_agreement(params: Mapping[str, Any]) -> str:
 
 
 ABOUT = About(
-    description="The candidates that may be trusted.",
+    description="The extracted solutions that pass every quality rule.",
     headline=("rows/kept", "{:,.0f} candidates"),
     runs_model=_runs_model,
     work=_work,

@@ -1,6 +1,6 @@
 """The declaration of a stage in `stages/<name>/stage.py`: `STAGE` for its run, and `ABOUT` for other modules.
 
-docs/reference/recipes.md has a whole stage as an example. `python -m stages <name>` runs `main(job)` of
+docs/how-to/own-stage.md has a whole stage as an example. `python -m stages <name>` runs `main(job)` of
 `stages/<name>/run.py`. dvc.yaml has an entry for each `STAGE` (`retrace graph` writes it). `plan`, `explain`,
 `compare`, `mirror`, `ablate`, the report and the check of params.yaml read `ABOUT`. Declarations are light: they import
 parameters at their top, and everything else inside of their functions. The second half of this file has the counts of

@@ -71,7 +71,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
-    description="A generator's pictures of the prompts, each from a seed of its own. Needs the GPU.",
+    description="A generator's pictures of the prompts, one seed each. Uses the GPU.",
     headline=("images/kept", "{:,.0f} pictures"),
     networks=_networks,
     runs_model=lambda params: True,

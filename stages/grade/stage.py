@@ -78,7 +78,7 @@ def _score_keys(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
-    description="Verdicts on stored responses, scores with intervals. Needs no GPU.",
+    description="Verdicts on stored responses, and scores with intervals. Needs no GPU.",
     headline=("score", "accuracy {:.1%}"),
     contradictions=_contradictions,
     named_after=("policy",),

@@ -39,7 +39,7 @@ REASONS = (
 
 
 ABOUT = About(
-    description="The images of a ranking round, generated and foreign, decoded in confined processes, each once.",
+    description="The images of a ranking round, decoded in confined processes, without duplicates.",
     headline=("rows/kept", "{:,.0f} pictures"),
     lane="Images",
     has_funnel=True,

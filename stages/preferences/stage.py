@@ -60,7 +60,7 @@ REASONS = ("gold_task", "unknown_prompt", "annotator_dropped", "rank_contradicts
 
 
 ABOUT = About(
-    description="Annotators judged, and pairs of images of what the kept ones say, split by prompt.",
+    description="Preference pairs from reliable annotators, split by prompt.",
     headline=("rows/kept", "{:,.0f} pairs"),
     lane="Annotations",
     has_funnel=True,

@@ -220,7 +220,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
-    description="A generator learns from a reward model, or from preferred images; compared with what it started from.",
+    description="Trains a generator on a reward model or on preferences, and compares it with its start.",
     plot=("validation/reward", "Reward feedback ${key}"),
     headline=("score", "score {:.3f}"),
     networks=_networks,

@@ -30,7 +30,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
-    description="What the reward did, a round's pictures beside those of one that trained as long without it.",
+    description="Compares a feedback round with its control, which trained as long without a reward.",
     headline=("score", "gain over control {:+.3f}"),
     contradictions=_contradictions,
     named_after=("round",),

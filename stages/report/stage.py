@@ -67,7 +67,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
-    description="One page with curves, tables, drops and the parameters that made them.",
+    description="The report: scores, curves, dropped rows and parameters on one page.",
     contradictions=_contradictions,
     is_varied=True,
     lane="Evaluation",

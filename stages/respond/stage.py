@@ -122,7 +122,7 @@ def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
 
 
 ABOUT = About(
-    description="A policy's responses to every benchmark problem. Needs the GPU.",
+    description="A policy's responses to every benchmark problem. Uses the GPU.",
     headline=("rows/kept", "{:,.0f} responses"),
     contradictions=_contradictions,
     runs_model=lambda params: True,

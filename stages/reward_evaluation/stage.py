@@ -54,7 +54,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
-    description="Every scorer against people's preferences on held-out prompts.",
+    description="Compares every scorer with people's preferences on held-out prompts.",
     headline=("accuracy", "accuracy {:.1%}"),
     networks=_networks,
     runs_model=lambda params: True,

@@ -74,7 +74,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
-    description="The base scorer learns a round's preferences, and those of the earlier round that counts as well.",
+    description="Trains the base scorer on a round's preferences, and on those of an earlier round if one is named.",
     plot=("loss/train", "Reward model ${key}"),
     headline=("accuracy/validation_best", "validation accuracy {:.1%}"),
     networks=_networks,

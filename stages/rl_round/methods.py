@@ -186,7 +186,7 @@ class CosineReward(StrictParams):
 
 
 class FunctionReward(CustomFunctionParams):
-    """A Python function of the user (docs/how-to/bring-your-own.md). It may return named parts, each with its curve."""
+    """A Python function of the user (docs/how-to/own-reward.md). It may return named parts, each with its curve."""
 
     weights: dict[str, float] | None = Field(default=None, exclude_if=lambda value: value is None)
     """Weights of the parts that the function returns, by name. A part without a weight has weight 1."""

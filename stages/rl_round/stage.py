@@ -210,7 +210,7 @@ def _without_training(name: str, metrics: Mapping[str, float]) -> list[str]:
 
 
 ABOUT = About(
-    description="One round of reinforcement learning, named policy in, named policy out.",
+    description="One round of reinforcement learning, from one named policy to the next.",
     plot=("accuracy/mean", "RL round ${key}"),
     headline=("accuracy/mean_last", "accuracy {:.1%} of training samples"),
     contradictions=_contradictions,

@@ -97,7 +97,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
-    description="The scorer of pictures that reward models start from and are compared with.",
+    description="The base scorer of pictures, from which reward models start.",
     plot=("loss/train", "Base scorer"),
     headline=("loss/validation", "validation loss {:.3f}"),
     networks=_networks,

@@ -71,7 +71,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
-    description="The generator that everything starts from.",
+    description="The base generator of pictures.",
     plot=("loss/train", "Base generator"),
     headline=("loss/validation_last", "validation loss {:.3f}"),
     networks=_networks,

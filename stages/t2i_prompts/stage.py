@@ -90,7 +90,7 @@ def _prompts(sections: Sections) -> Mapping[str, int]:
 
 
 ABOUT = About(
-    description="Prompts of the text-to-image branch, split, none of the test split among the others.",
+    description="Prompts of the text-to-image branch, split without overlap.",
     headline=("rows/kept", "{:,.0f} prompts"),
     prompts=_prompts,
     raw=_raw,

@@ -43,7 +43,7 @@ STAGE = Stage(
     foreach="t2i",
 )
 ABOUT = About(
-    description="One page with pictures, who was believed, which scorer agrees with people, and what feedback did.",
+    description="The text-to-image report: pictures, annotators, scorers and the effect of feedback.",
     is_varied=True,
     lane="Report",
 )

@@ -130,7 +130,7 @@ def test_the_end_of_a_run_says_what_it_achieved_and_what_to_type_next() -> None:
         "report  reports/index.html",
         "next    retrace compare sft rl_3",
         "        make ui    # Prefect and MLflow in the browser",
-        "        git add dvc.lock data/metrics data/headline data/curves && git commit    # keep the results",
+        "keep    git add dvc.lock data/machine.json data/metrics data/headline data/curves && git commit",
     ]
 
 

@@ -28,7 +28,7 @@ from tests.fakes.forks import changes_of, killed_at
 from tests.fakes.taught_policy import PARAMS, stage_flags, write_params
 from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
 
-DOCS = Path(__file__).parents[2] / "docs/how-to/bring-your-own.md"
+DOCS = Path(__file__).parents[2] / "docs/how-to/own-data.md"
 BYTES = byte_tokenizer()
 TEMPLATE = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"

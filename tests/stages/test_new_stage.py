@@ -1,4 +1,4 @@
-"""The example stage of docs/reference/recipes.md: it runs as written there."""
+"""The example stage of docs/how-to/own-stage.md: it runs as written there."""
 
 import json
 import re
@@ -14,11 +14,11 @@ from stages.foundations.stage import declared_stage
 from stages.foundations.tables import DEMONSTRATION, write_table
 from tests.fakes.tiny_policy import write_tiny_policy
 
-RECIPES = Path(__file__).resolve().parents[2] / "docs/reference/recipes.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs/how-to/own-stage.md"
 
 
 def test_the_stage_of_the_guide_counts_tokens(tmp_path, monkeypatch):
-    guide = RECIPES.read_text().partition("## A new stage or branch")[2].partition("\n## ")[0]
+    guide = GUIDE.read_text().partition("\n## ")[0]
     (stage, run), (entry,) = (re.findall(rf"```{kind}\n(.*?)```", guide, re.DOTALL) for kind in ("python", "yaml"))
     package = tmp_path / "stages" / "count_tokens"
     package.mkdir(parents=True)

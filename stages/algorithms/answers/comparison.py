@@ -416,7 +416,7 @@ def _agree_ratios(gold: Node, prediction: Node, allowed) -> bool | None:
 
 
 # ------------------------------------------------------------------------------------------------- expressions
-# The precision rule's second line (docs/explanation/verifier.md); exact, as the numbers are.
+# The precision rule's second line (docs/reference/answer-conventions.md); exact, as the numbers are.
 NOISE = Fraction(1, 10**6)
 # Its third line: 2.6667 is the rounding of 8/3; 0.333 could be of many numbers.
 LEAST_SIGNIFICANT_DIGITS = 4

@@ -1,7 +1,7 @@
 r"""Tells whether an answer leaves work to the reader: `2+2`, `\cos 60^\circ`, an integral.
 
 Without this a policy could copy the formula of the problem: 759 of 13,649 problems have one
-(docs/explanation/verifier.md).
+(docs/evidence/verifier.md).
 
 The gold answer decides what counts as an answer:
 - Beside a rational number: digits, a fraction of two numbers, scientific notation, or one notation of such numbers: a

@@ -1,6 +1,6 @@
 """Rows with a verdict: new ones of every kind, recorded ones of other graders, and random ones that look correct.
 
-The table verifier_cases.tsv follows the conventions of docs/explanation/verifier.md, correct (+) and wrong (-). ⏎ is a
+The table verifier_cases.tsv follows docs/reference/answer-conventions.md, correct (+) and wrong (-). ⏎ is a
 line break, and responses of the kind `truncated` reached a token limit. `python -m benchmarks.unearned` draws many more
 of the random rows.
 """
@@ -51,7 +51,7 @@ def test_of_every_kind_the_correct_answers_are_paid_and_no_others(kind, sign, pa
 CONTRADICTORY = {35, 98, 100, 101, 104, 114, 115}
 """Rows labelled correct whose chain of equations contradicts itself."""
 LEFT = {"cases": CONTRADICTORY | {133, 187, 253, 263, 269, 276, 315, 317, 318}, "model_outputs": {4145}}
-"""Rows whose label we do not follow: docs/explanation/verifier.md gives the reason for each."""
+"""Rows whose label we do not follow: docs/evidence/verifier.md gives the reason for each."""
 
 
 @pytest.mark.parametrize("name", LEFT)
