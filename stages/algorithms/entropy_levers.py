@@ -10,7 +10,8 @@ SkyworkAI/Skywork-OR1 at 64e96afe).
 Deviations:
 1. Exactly as many tokens are chosen as the fraction says, also where several share the lowest chosen value: then the
    first ones are. A quantile as threshold would choose all of them.
-2. Skywork's bonus measures the entropy by the sampled tokens' log-probabilities; the caller here has the exact one.
+2. Clip-Cov also draws tokens that PPO's clip holds already: verl leaves them out, for which it needs the current ratio.
+3. Skywork's bonus measures the entropy by the sampled tokens' log-probabilities; the caller here has the exact one.
 """
 
 import torch

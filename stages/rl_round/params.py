@@ -373,9 +373,9 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
             "rollout_correction.kind trust_region_masking with divergence exact"
         )
-    # Not renormalised over the sampler's set instead: the trainer does not have it. Its own top-p or top-k set is
-    # another one, as soon as weights or rounding differ, and sampled tokens may lie outside. The true set is neither in
-    # the rollouts table, from which a replay trains, nor in the asynchronous loop's messages, and vLLM tells no set.
+    # Not renormalised over the sampler's set instead. A top-p or top-k set that the trainer computes is another one, as
+    # soon as weights or rounding differ, and sampled tokens may lie outside of it. The true set is not in the rollouts
+    # table, from which a replay trains, nor in the asynchronous loop's messages. Only whole distributions have it.
     uses_rollout_logprobs = rl.proximal == "rollout" or not isinstance(rl.rollout_correction, NoCorrection)
     if uses_rollout_logprobs and not rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
         yield (

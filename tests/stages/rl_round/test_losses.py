@@ -365,11 +365,11 @@ def test_weighted_k3_is_unbiased_in_value_and_gradient_off_policy():
         choice = params(reference_kl={"kind": kind, "coefficient": 1.0}).reference_kl
         terms, shown = _reference_kl(choice, policy, reference, proximal, torch.ones(1, 6))
         expectation = (proximal.exp() * terms).sum()
-        found[kind] = float(expectation), torch.autograd.grad(expectation, logits, retain_graph=True)[0]
+        found[kind] = float(expectation.detach()), torch.autograd.grad(expectation, logits, retain_graph=True)[0]
         assert not shown.requires_grad
-    assert found["weighted_k3"][0] == pytest.approx(float(exact), rel=1e-9)
+    assert found["weighted_k3"][0] == pytest.approx(float(exact.detach()), rel=1e-9)
     torch.testing.assert_close(found["weighted_k3"][1], slope, rtol=1e-9, atol=1e-12)
-    assert abs(found["k3"][0] - float(exact)) > 0.1 and (found["k3"][1] - slope).abs().max() > 0.1
+    assert abs(found["k3"][0] - float(exact.detach())) > 0.1 and (found["k3"][1] - slope).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(
