@@ -360,7 +360,7 @@ class ClipCov(_TwoClips):
 
 
 class KlCov(StrictParams):
-    """The ratio without a clip, and a KL penalty on the tokens whose log-prob and advantage have the highest covariance."""
+    """The ratio without a clip, and a KL penalty on tokens whose log-prob and advantage have the highest covariance."""
 
     kind: Literal["kl_cov"]
     fraction: float = Field(gt=0, lt=1)
