@@ -322,7 +322,7 @@ ABOUT = About(
     sources="sources",
     lane="Problems",
     has_funnel=True,
-    tables={"problems/collected/*": "Problems of one source, as upstream has them."},
+    tables={"problems/collected/*": "Problems of one source, unchanged."},
 )
 # A source's name becomes part of file names, of ids and of a stage's name in DVC.
 Name = re.compile(r"[a-z0-9][a-z0-9_]*")

@@ -166,5 +166,5 @@ ABOUT = About(
     lane="Web solutions",
     has_funnel=True,
     way=FunnelStep("From pages to trusted problems", "pages", first="pages collected"),
-    tables={"web/pages": "Pages as they came, with worked exercises somewhere in them."},
+    tables={"web/pages": "Web pages and documents, unchanged."},
 )

@@ -168,11 +168,11 @@ ABOUT = About(
     lane="Problems",
     has_funnel=True,
     tables={
-        "problems/train": "Problems to learn from: gradable, no duplicates, none of a benchmark.",
-        "problems/validation": "Problems set aside to watch training with.",
-        "problems/benchmarks": "Problems that policies are measured on, never trained on.",
-        "problems/transforms": "Questions rewritten so that their answer is an integer, with the way back.",
-        "problems/difficulty": "Pass rates that were measured elsewhere.",
+        "problems/train": "Training problems: gradable, without duplicates and without benchmark problems.",
+        "problems/validation": "Problems for validation during training.",
+        "problems/benchmarks": "Problems for evaluation only.",
+        "problems/transforms": "Questions rewritten for an integer answer, with the original answer.",
+        "problems/difficulty": "Pass rates from another source.",
     },
     contamination="problems/contamination",
 )

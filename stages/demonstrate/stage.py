@@ -160,7 +160,7 @@ ABOUT = About(
     lane="Policies",
     has_funnel=True,
     tables={
-        "demonstrations/train": "What supervised fine-tuning learns from.",
-        "demonstrations/validation": "Demonstrations set aside for the validation loss.",
+        "demonstrations/train": "Rows of supervised fine-tuning.",
+        "demonstrations/validation": "Rows for the validation loss.",
     },
 )

@@ -157,7 +157,7 @@ ABOUT = About(
     lane="Web solutions",
     has_funnel=True,
     way=FunnelStep("From pages to trusted problems", "pages"),
-    tables={"web/candidates": "Exercises found on the pages; nothing is checked yet."},
+    tables={"web/candidates": "Exercises found on the pages, not yet filtered."},
 )
 
 

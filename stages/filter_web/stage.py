@@ -170,6 +170,6 @@ ABOUT = About(
         reasons=REASONS,
         note=_describe_agreement,
     ),
-    tables={"web/solutions": "Exercises whose solutions may be trusted."},
+    tables={"web/solutions": "Exercises that passed every quality rule."},
     contamination="web/contamination",
 )

@@ -96,5 +96,5 @@ ABOUT = About(
     raw=_raw,
     lane="Text to image",
     has_funnel=True,
-    tables={"t2i/prompts": "Prompts that pictures are made of, with their split."},
+    tables={"t2i/prompts": "Prompts for pictures, with their split."},
 )
