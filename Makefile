@@ -1,5 +1,5 @@
 # TORCH=cpu installs the CPU build of torch (or name a folder or an index address that has one).
-# The four commands. Each first brings .venv up to date: pipelines/set_up.py, standard library only.
+# The five commands. Each first brings .venv up to date: pipelines/set_up.py, standard library only.
 # Another interpreter: make PYTHON=python3.12 repro. Another recipe: make repro RECIPE=gsm8k-smollm2.
 # make repro VERBOSE=1 shows all output of DVC and of the stages.
 PYTHON ?= python3
@@ -18,7 +18,7 @@ VENV_PYTHON := .venv/bin/python
 # Where it is set, each of the hundreds of processes of a run compiles the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: repro test ui set-up
+.PHONY: repro test ui docs set-up
 
 repro:
 	@$(SET_UP) repro $${RECIPE:+"$$RECIPE"}
@@ -34,6 +34,13 @@ test:
 ui:
 	@$(SET_UP) ui
 	@$(VENV_PYTHON) -m pipelines.ui.servers
+
+# The site is in site/. Its search needs a server: python3 -m http.server --bind 127.0.0.1 --directory site
+docs:
+	@$(SET_UP) docs
+	@$(VENV_PYTHON) -m pipelines.cli reference
+	@NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --quiet
+	@echo "docs: site/index.html"
 
 set-up:
 	@$(SET_UP) test

@@ -18,7 +18,9 @@ from pipelines.commands.exporting import export
 from pipelines.commands.extracting import extract
 from pipelines.commands.grading import agreement, grade
 from pipelines.commands.mirroring import mirror
+from pipelines.commands.phrases import phrases
 from pipelines.commands.playing import environment
+from pipelines.commands.reference import write_pages
 from pipelines.commands.rewarding import reward
 from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
@@ -32,7 +34,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.observe.command import storage_failure
 
-WITHOUT_PROJECT = ("agreement", "data", "extract", "grade")
+WITHOUT_PROJECT = ("agreement", "data", "extract", "grade", "phrases")
 """Commands that only use files from their arguments, so they work in any checkout."""
 
 
@@ -40,9 +42,13 @@ class Commands(TyperGroup):
     """Reports the errors of any command in one sentence: Ctrl-C, a full disk, a folder instead of a file."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """UserError in another checkout, where the command would change or show the wrong project."""
+        """UserError without a project, and in another checkout, where the command would show the wrong one."""
         needs_project = args[0] not in WITHOUT_PROJECT and "--help" not in args
-        if needs_project and (other := _clone_around()) is not None:
+        other = _clone_around() if needs_project else None
+        if needs_project and not (PROJECT / "dvc.yaml").is_file():
+            where = f"run {other}/.venv/bin/retrace" if other else "clone the repository and run `make set-up` in it"
+            raise UserError(f"`retrace {args[0]}` works on a clone, and this is an installed package: {where}")
+        if other is not None:
             raise UserError(
                 f"this `retrace` works on {PROJECT}, and you are in {other}: run "
                 f"{other / '.venv' / 'bin' / 'retrace'} here, or change to {PROJECT}"
@@ -74,8 +80,20 @@ def _file_fault(error: OSError) -> str:
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"retrace {version('retrace')}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="show the version and end", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
     """Retrace: reproducible post-training of reasoning language models. Exit code 2 is a mistake of the caller."""
 
 
@@ -123,6 +141,12 @@ def graph(
         typer.echo(f"dvc.yaml now has what these stages declare: {names}")
 
 
+@app.command()
+def reference() -> None:
+    """Write docs/reference from the code: commands, parameters, tables and metrics."""
+    typer.echo(f"docs/reference: {', '.join(write_pages(app)) or 'no page'} written")
+
+
 # `--help` lists them in this order.
 for command in (
     data,
@@ -132,6 +156,7 @@ for command in (
     environment,
     agreement,
     extract,
+    phrases,
     rollback,
     plan,
     simulate,

@@ -36,7 +36,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 STAMP = "retrace-set-up.json"
 ENGINES = ("vllm", "deepspeed", "ray", "reasoning_gym", "lora", "tools")
 """Groups that a recipe needs when it names them as a `kind`."""
-GIB_NEEDED = {"core": 2.5, "vllm": 1.5, "deepspeed": 0.1, "ray": 0.3, "test": 0.3, "bench": 0.3}
+GIB_NEEDED = {"core": 2.5, "vllm": 1.5, "deepspeed": 0.1, "ray": 0.3, "test": 0.3, "docs": 0.1, "bench": 0.3}
 """GiB on disk, measured with torch's CPU build, cache included."""
 CUDA_GIB = 4.0
 """Additional GiB of torch's CUDA build compared to the CPU build."""
@@ -62,7 +62,7 @@ class SetUpError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Installs packages for `repro [RECIPE]`, `test`, `ui` or `bench`. Returns 0 done, 1 failed, 2 wrong argument."""
+    """Installs packages for `repro [RECIPE]`, `test`, `ui`, `docs` or `bench`. Returns 0, or 1 failed, 2 unknown."""
     try:
         groups = groups_for(arguments, PROJECT)
     except ValueError as error:
@@ -84,8 +84,10 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
     target, *rest = arguments or [""]
     if target in ("test", "bench"):
         return ["core", *ENGINES, "test", *(["bench"] if target == "bench" else [])]
+    if target == "docs":
+        return ["core", "docs"]
     if target not in ("repro", "ui"):
-        raise ValueError(f"unknown target {target!r}: repro [RECIPE], test, ui or bench")
+        raise ValueError(f"unknown target {target!r}: repro [RECIPE], test, ui, docs or bench")
     recipes = project / "pipelines" / "recipes"
     params = recipes / f"{rest[0]}.yaml" if rest else project / "params.yaml"
     if not params.is_file():

@@ -1,4 +1,4 @@
-"""Brings .venv up to date before a make target: python3 pipelines/set_up.py repro [RECIPE] | test | ui | bench
+"""Brings .venv up to date before a make target: python3 pipelines/set_up.py repro [RECIPE] | test | ui | docs | bench
 
 Runs with the system's Python and only the standard library. This file must parse on any Python, so that an
 unsupported version is rejected in one line; the work is in environment.py.

@@ -62,6 +62,8 @@ METHODS: tuple[tuple[str, str, object, str], ...] = (
     ("rl_round", "rl.rollout_correction.kind", "bad_response_mask", "DeepSeek-V3.2's mask (arXiv 2512.02556)"),
     ("rl_round", "rl.rollout_correction.kind", "trust_region_masking", "Trust Region Masking (arXiv 2512.23075)"),
     ("rl_round", "rl.study.vocabulary_pruning.kind", "safe_set", "Dynamic Vocabulary Pruning (arXiv 2512.23087)"),
+    ("rl_round", "rl.reference_kl.reset_every_steps", ..., "the reference reset at intervals, ProRL (2505.24864)"),
+    ("rl_round", "prompt.forced_end.kind", "phrase", "thoughts ended at a budget, ScaleRL (arXiv 2510.13786)"),
     ("rl_round", "rl.loop.kind", "asynchronous", "Laminar's trajectory-level asynchrony (arXiv 2510.12633)"),
 )
 """Stage, parameter, its value (... for any), and the card's text for it."""

@@ -42,6 +42,8 @@ from stages.foundations.machine import PROJECT
 from stages.foundations.params import load_section
 from stages.observe.progress import progress, say
 
+# An installed package has no params.yaml, but the recipe, which has the same limits.
+PARAMS = PROJECT / ("params.yaml" if (PROJECT / "params.yaml").is_file() else "pipelines/recipes/laptop.yaml")
 _ROWS_AT_ONCE = 500
 """Rows judged together: enough to keep the workers busy, few enough that lines appear soon."""
 _LONG_INTEGER = 4_000
@@ -69,7 +71,7 @@ def grade(
     ] = 2,
     judge: Annotated[str, typer.Option(help="folder of a policy that judges instead of the rules")] = "",
     judge_tokens: Annotated[int, typer.Option(min=1, help="most tokens of a judgement")] = 1024,
-    params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PROJECT / "params.yaml",
+    params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PARAMS,
 ) -> None:
     """Give each row a verdict: correct, wrong, unparsed, exhausted or crashed. Lines to standard output."""
     try:

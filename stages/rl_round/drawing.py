@@ -1,6 +1,6 @@
 """Problems that a round draws, sampling and scoring of their groups, and the groups that make the batch of a step.
 
-1. A round draws from a slice of the problem table, in an endless random order.
+1. A round draws from a slice of the problem table, in an endless random order (problem_order.py).
 2. `prompt_selection` may keep only problems of medium difficulty. The starting policy answers every problem a few
    times before the first step, sampled as in training. The counts are saved in the scratch folder piece by piece, so a
    killed run samples at most one piece again.
@@ -42,7 +42,7 @@ from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
-from stages.foundations.seeds import derive_seed, endless_order, permutation
+from stages.foundations.seeds import derive_seed
 from stages.observe.progress import progress
 from stages.rl_round.methods import (
     CosineReward,
@@ -53,7 +53,6 @@ from stages.rl_round.methods import (
     NoDynamicSampling,
     NoOverlong,
     PassRateSelection,
-    ProblemSlice,
     RewardParams,
     RoundVerifierParams,
     SoftOverlong,
@@ -63,25 +62,13 @@ from stages.rl_round.methods import (
     function_rewards,
 )
 from stages.rl_round.params import RlParams
+from stages.rl_round.problem_order import ProblemCursor, ProblemDraw
 from stages.rl_round.records import Batch, Group, Problem, Rollout, newest_version, pack_groups, unpack_groups
 from stages.rl_round.round import Round
 
 FAILURES_NAMED = 5
 SMALLEST_SIGNAL_FRACTION = 0.25
 """A draw has at most 4 times the number of missing groups, however few groups had signal."""
-
-
-def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -> list[Problem]:
-    """Returns part `index` of `count` of the problems, shuffled by the run's seed; parts are disjoint and cover all."""
-    # Only the run's seed decides the order, not the round: rounds with different slices must share no problem.
-    order = permutation(len(problems), seed, "problem_slice")
-    return [problems[index] for index in order[part.index :: part.count]]
-
-
-def problems_in_order(problems: Sequence[Problem], first: int, count: int, *seed_path: int | str) -> list[ProblemDraw]:
-    """Returns draws `first` to `first + count` of the round: all problems in random order, then again in another."""
-    order = endless_order(first, first + count, len(problems), *seed_path, "problems")
-    return [ProblemDraw(problems[index], (first + place) // len(problems)) for place, index in enumerate(order)]
 
 
 PROBLEMS_AT_ONCE = 128
@@ -216,8 +203,7 @@ def selection_metrics(counts: Sequence[PassCount], kept: int) -> dict[str, float
 class DrawState:
     """State of the drawing that continues from step to step."""
 
-    cursor: int = 0
-    """Problems drawn so far in this round."""
+    cursor: ProblemCursor = field(default_factory=ProblemCursor)
     # Optimistic at first: the first draw is one batch; later draws use the measured share.
     signal_fraction: float = 1.0
     """Share of the last step's groups that had signal."""
@@ -230,12 +216,11 @@ def draw_batch(
     wanted: int,
     policy_version: int,
     state: DrawState,
-    draw: Callable[[int, int], list[Group]],
+    draw: Callable[[int], list[Group]],
 ) -> Batch:
-    """Fills a batch of `wanted` groups; `draw(first, count)` returns those of the next problems. Updates `state`."""
+    """Fills a batch of `wanted` groups; `draw(count)` returns those of the next problems. Updates `state`."""
     if isinstance(sampling, NoDynamicSampling):
-        groups = draw(state.cursor, wanted)
-        state.cursor += wanted
+        groups = draw(wanted)
         signal, newest = signal_fraction(groups, 1.0), newest_version(groups)
         return Batch(groups, groups, [], draws=1, too_stale=0, carried=0, signal_fraction=signal, newest_version=newest)
 
@@ -249,9 +234,7 @@ def draw_batch(
     while len(usable) < wanted and draws < sampling.max_draws:
         # The share of this step sizes its next draw; its first draw uses the share of the step before.
         fraction = signal_fraction(drawn, state.signal_fraction)
-        size = draw_size(wanted - len(usable), fraction)
-        groups = draw(state.cursor, size)
-        state.cursor += size
+        groups = draw(draw_size(wanted - len(usable), fraction))
         draws += 1
         drawn += groups
         usable += [group for group in groups if group.has_signal]
@@ -334,15 +317,6 @@ def draw_groups(
     problems = [draw.problem for draw in draws for _ in range(size)] if functions else ()
     rollouts = score_samples(answers, flat, verifier, tokenizer, params, functions, problems)
     return [make_group(draw, rollouts[place * size : (place + 1) * size]) for place, draw in enumerate(draws)]
-
-
-@dataclass(frozen=True)
-class ProblemDraw:
-    """A problem for which a group will be sampled."""
-
-    problem: Problem
-    number: int
-    """How often the round had drawn the problem before: a second draw samples different responses."""
 
 
 def sample_draws(

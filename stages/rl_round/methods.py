@@ -63,7 +63,16 @@ class PassRateSelection(StrictParams):
         return self
 
 
-PromptSelectionParams = Annotated[AllPrompts | PassRateSelection, Field(discriminator="kind")]
+class NoPositiveResampling(StrictParams):
+    """A solved problem does not come again in later epochs (ScaleRL); when all are solved, all come again."""
+
+    kind: Literal["no_positive_resampling"]
+    pass_rate: float = Field(gt=0, le=1)
+    """Share of correct responses, among all that the round has drawn for a problem, from which it counts as solved
+    (0.9)."""
+
+
+PromptSelectionParams = Annotated[AllPrompts | PassRateSelection | NoPositiveResampling, Field(discriminator="kind")]
 
 
 class ProblemSlice(StrictParams):
@@ -523,6 +532,16 @@ class _ReferenceKl(StrictParams):
     """Adds coefficient times an estimate of KL(policy || the policy that the round starts from) to the loss."""
 
     coefficient: float = Field(gt=0)
+    reset_every_steps: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    """The reference becomes the current policy after each so many steps (ProRL). Absent: it stays."""
+    resets_optimizer: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    """True: the optimizer's state starts from zero there as well (ProRL). Absent: it is kept."""
+
+    @model_validator(mode="after")
+    def _optimizer_is_reset_with_the_reference(self) -> _ReferenceKl:
+        if self.resets_optimizer and self.reset_every_steps is None:
+            raise ValueError("resets_optimizer happens with the reference: set reset_every_steps, or leave it out")
+        return self
 
 
 class ReferenceK1(_ReferenceKl):

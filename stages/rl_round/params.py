@@ -423,9 +423,10 @@ def environment_contradictions(rl: RlParams, prompt: PromptParams) -> Iterator[s
             f"reward.kind environment takes the reward of prompt.environment, which {there}: set reward.kind "
             "by_verdict, or name an environment that gives rewards"
         )
-    if environment is not None and rl.keeps_distributions:
+    if (environment is not None or prompt.forced_end) and rl.keeps_distributions:
+        writer = "prompt.environment" if environment else "prompt.forced_end"
         yield (
-            "rl.study.rollout_distributions needs a distribution for each token, and prompt.environment writes tokens "
+            f"rl.study.rollout_distributions needs a distribution for each token, and {writer} writes tokens "
             "that have none: set rl.rollout_correction.divergence sampled and leave them out"
         )
 

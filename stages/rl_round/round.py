@@ -54,7 +54,7 @@ class Round:
     trainer: Trainer | None = None
     """None in the hub of the asynchronous loop."""
     reference: ReferencePolicy | None = None
-    """The policy that the round starts from, for `rl.reference_kl`; None when that is off."""
+    """The policy that `rl.reference_kl` stays close to; None when that is off."""
 
     @property
     def scratch(self) -> Path:

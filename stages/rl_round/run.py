@@ -19,7 +19,6 @@ from stages.foundations.tables import PROBLEM, read_table, require_rows
 from stages.observe.progress import say
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
-from stages.rl_round.drawing import slice_problems
 from stages.rl_round.loop_methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
 from stages.rl_round.methods import function_rewards
 from stages.rl_round.params import (
@@ -30,6 +29,7 @@ from stages.rl_round.params import (
     reward_contradictions,
     sampler_contradictions,
 )
+from stages.rl_round.problem_order import slice_problems
 from stages.rl_round.records import Problem
 from stages.rl_round.round import Round
 from stages.rl_round.schedule import find_rollouts, find_schedule

@@ -147,8 +147,8 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         longest=int(lengths.prompt) + rl.max_response_tokens,
         updates=this_round.steps * rl.minibatches,
         kind=rl.optimizer.kind,
-        # With adapters the reference is the trained policy without them.
-        holds_reference=has_reference and rl.adapter is None,
+        # With adapters the reference is the trained policy without them, until it is reset.
+        holds_reference=has_reference and (rl.adapter is None or rl.reference_kl.reset_every_steps is not None),
         adapter=rl.adapter,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]

@@ -77,9 +77,11 @@ STALE = {
     **UNBOUNDED,
     "rl.rollout_correction": {**TRM, "max_threshold": 0.02, "mean_threshold": None},
     "rl.proximal": "rollout",
+    "prompt.forced_end": {"kind": "phrase", "thinking_tokens": [8, 9], "mark": "}", "text": ";"},
     "rl_rounds.rl_1.steps": 7,
 }
-"""A sampler that serves the weights of two versions ago, also in the steps after a checkpoint."""
+"""A sampler that serves the weights of two versions ago, also in the steps after a checkpoint; many of its responses
+are asked to end one token before they would have their answer."""
 JUDGED = {
     "rl.verifier": MODEL,
     "rl.dynamic_sampling": NONE,
@@ -87,8 +89,14 @@ JUDGED = {
     "rl_rounds.rl_1.prompt_selection": ALL_PASS_RATES,
 }
 """A policy that is trained to judge and then judges."""
-STOPPED = {"sampler.stop": ["}"], "rl_rounds.rl_1.steps": 5}
-"""Responses end with the brace of their box."""
+STOPPED = {
+    "sampler.stop": ["}"],
+    "rl.reference_kl": {"kind": "k3", "coefficient": 0.01, "reset_every_steps": 2, "resets_optimizer": True},
+    "rl.checkpoint_every_steps": 3,
+    "rl_rounds.rl_1.prompt_selection": {"kind": "no_positive_resampling", "pass_rate": 0.5},
+    "rl_rounds.rl_1.steps": 5,
+}
+"""Responses end with the brace of their box; a checkpoint holds solved problems, and a reference of its own."""
 ADAPTED = {
     "rl.adapter": {**LORA.model_dump(), "rank": 16, "alpha": 32},
     "rl.optimizer.learning_rate": 0.01,

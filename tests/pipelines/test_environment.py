@@ -61,6 +61,7 @@ def test_engines_of_the_recipes_below_count_too(project):
 def test_make_test_needs_every_engine(project):
     engines = ["vllm", "deepspeed", "ray", "reasoning_gym", "lora", "tools"]
     assert groups_for(["test"], project) == ["core", *engines, "test"]
+    assert groups_for(["docs"], project) == ["core", "docs"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [(["repro", "lptop"], "laptop"), (["rpro"], "repro"), ([], "repro")])
@@ -118,7 +119,7 @@ def test_torchvision_comes_with_vllms_cuda_build_alone():
 )
 def test_the_lock_resolves_on_a_machine_without_any_index_settings(python, machine, tmp_path):
     """The versions agree with the metadata of the public index: a local wheel once hid a conflict."""
-    wanted = ["core", "deepspeed", "ray", "reasoning_gym", "tools", "test", "bench"]
+    wanted = ["core", "deepspeed", "ray", "reasoning_gym", "tools", "test", "docs", "bench"]
     lines = {"wanted": [pin for group in wanted for pin in GROUPS[group]], "constraints": GROUPS["cuda"]}
     for name, pins in lines.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(pins) + "\n")

@@ -1,15 +1,16 @@
 """A policy as a model for trainers: its outputs are token statistics; it never returns logits.
 
-`ReferencePolicy` is the frozen policy that training stays close to: log-probs of given responses, without gradient.
+`ReferencePolicy` is the policy that training stays close to: log-probs of given responses, without gradient.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -76,8 +77,11 @@ def _pair_cost(model: PreTrainedModel) -> float:
     return config.num_hidden_layers * config.num_attention_heads * head_size / model.num_parameters()
 
 
+REFERENCE = "reference.safetensors"
+
+
 class ReferencePolicy:
-    """The frozen policy of a folder, from which the round starts."""
+    """A frozen policy: that of a folder, from which the round starts, until it takes later weights."""
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         self.device = device
@@ -94,6 +98,20 @@ class ReferencePolicy:
     def logprobs(self, micro_batch: ResponseBatch) -> Tensor:
         """Returns log-probs [responses, tokens] on the CPU, at the batch's temperature; 0 where its mask is 0."""
         return policy_statistics(self.model, micro_batch.to(self.device)).logprobs.cpu()
+
+    @torch.no_grad()
+    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Copies a trainer's `named_weights`; their precision is already that of this policy."""
+        own = self.model.state_dict()
+        for name, weight in weights:
+            own[name].copy_(weight)
+
+    def save(self, folder: Path) -> None:
+        """Writes the weights, tied ones once, so that `load` restores every bit."""
+        save_file(dict(self.model.named_parameters()), folder / REFERENCE)
+
+    def load(self, folder: Path) -> None:
+        self.take(load_file(folder / REFERENCE).items())
 
     def close(self) -> None:
         """Frees the model."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
@@ -62,7 +63,8 @@ def with_trainer(this_round: Round) -> Round:
     trainer = build_trainer(settings, params.optimizer, params.max_gradient_norm, model)
     reference = None
     if not isinstance(params.reference_kl, NoReferenceKl):
-        if params.adapter:
+        # Adapters that are off give the first policy, and no later one.
+        if params.adapter and not params.reference_kl.reset_every_steps:
             reference = PolicyUnderAdapters(trainer)
         else:
             reference = ReferencePolicy.from_folder(policy, settings.dtype, trainer.device)
@@ -76,6 +78,7 @@ def train_step(this_round: Round, step: int, batch: Batch | None, last_row: Mapp
     FloatingPointError, with details for debugging, when the loss is not finite.
     """
     params, trainer, tokens = this_round.params, this_round.trainer, this_round.trainer_params.micro_batch_tokens
+    _reset_reference(this_round, step)
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
         samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
@@ -87,6 +90,38 @@ def train_step(this_round: Round, step: int, batch: Batch | None, last_row: Mapp
     if batch is not None:
         row |= step_metrics(batch, samples, params)
     return TrainedStep(row, bool(updates), samples)
+
+
+def _reset_reference(this_round: Round, step: int) -> None:
+    """Makes the current policy the reference before each `reset_every_steps`-th step; collective.
+
+    Source: ProRL (arXiv 2505.24864), section 2.3.1. Deviation: at fixed intervals; the paper resets when the
+    validation accuracy stagnates.
+    """
+    settings, trainer = this_round.params.reference_kl, this_round.trainer
+    if not _resets_reference(this_round) or step == 0 or step % settings.reset_every_steps:
+        return
+    this_round.reference.take(trainer.named_weights())
+    if settings.resets_optimizer:
+        trainer.reset_optimizer()
+
+
+def _resets_reference(this_round: Round) -> bool:
+    return this_round.reference is not None and this_round.params.reference_kl.reset_every_steps is not None
+
+
+def save_training(this_round: Round, folder: Path) -> dict[str, str]:
+    """Writes the state of trainer and reference; returns hashes as `Trainer.save_checkpoint` does; collective."""
+    if _resets_reference(this_round) and this_round.trainer.rank == 0:
+        this_round.reference.save(folder)
+    return this_round.trainer.save_checkpoint(folder)
+
+
+def load_training(this_round: Round, folder: Path) -> None:
+    """Restores what `save_training` wrote; collective."""
+    if _resets_reference(this_round):
+        this_round.reference.load(folder)
+    this_round.trainer.load_checkpoint(folder)
 
 
 def learning_rate_scale(step: int, this_round: Round) -> float:

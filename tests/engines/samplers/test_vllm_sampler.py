@@ -28,6 +28,7 @@ from stages.engines.policies.policy_folders import load_config, load_model, rand
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers import vllm_sampler, vllm_weights
+from stages.engines.samplers.forced_ends import ForcedEndSampler
 from stages.engines.samplers.protocol import (
     PartialResponse,
     SamplingSettings,
@@ -39,7 +40,7 @@ from stages.engines.samplers.stop_strings import StopStrings
 from stages.engines.samplers.vllm_sampler import VllmSampler, check_policy, transformers_reference
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
-from stages.foundations.params import PlainPrompt
+from stages.foundations.params import ForcedEnd, PlainPrompt
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import WeightSyncCheckParams
 from tests.engines.samplers.test_stop_strings import first_end
@@ -230,6 +231,29 @@ def test_turns_with_an_environment_have_the_trainers_log_probs(pair, monkeypatch
             assert tokenizer.decode(sample.token_ids[first:end])[0] == ":"
             expected[first:end] = [0.0] * (end - first)
         assert sample.logprobs == pytest.approx(expected, abs=EXACT)
+
+
+def test_a_thought_is_asked_to_end_with_tokens_that_vllm_did_not_sample(pair, tmp_path):
+    tokenizer = byte_tokenizer()
+    mark, budgets = tokenizer.decode([70]), (6, 9)
+    forced = ForcedEnd(kind="phrase", thinking_tokens=budgets, mark=mark, text=f" so{mark}")
+    sampler = ForcedEndSampler(pair.sampler, forced, write_tiny_policy(tmp_path / "policy"))
+    asked = [Trajectory(PROMPTS[number % 3], number) for number in range(12)]
+    drawn = sample_trajectories(sampler, asked, SETTINGS)
+    assert drawn == sample_trajectories(sampler, asked, SETTINGS)
+    for one, sample in zip(asked, drawn, strict=True):
+        expected = pair.trainer.evaluate(pack([TokenSequence(one.prompt, sample.token_ids)])).logprobs[0].tolist()
+        budget = budgets[0] + one.seed % 4
+        if sample.observed:
+            assert sample.observed == ((budget, budget + 4),) and mark not in tokenizer.decode(
+                sample.token_ids[:budget]
+            )
+            assert tokenizer.decode(sample.token_ids[budget : budget + 4]) == forced.text
+            expected[budget : budget + 4] = [0.0] * 4
+        else:
+            assert len(sample.token_ids) <= budget or mark in tokenizer.decode(sample.token_ids[:budget])
+        assert sample.logprobs == pytest.approx(expected, abs=EXACT)
+    assert sum(len(sample.observed) for sample in drawn) > 6
 
 
 def test_a_partial_sync_is_refused(pair):

@@ -158,6 +158,23 @@ def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
     assert torch.nn.functional.linear is LINEAR  # otherwise all later models of this process would round differently
 
 
+@pytest.mark.parametrize(("zero_stage", "dtype"), [(0, "float32"), (1, "mixed"), (3, "float32")])
+def test_after_a_reset_of_the_optimizer_the_next_update_is_that_of_a_new_trainer(policy, tmp_path, zero_stage, dtype):
+    trainer = deepspeed_trainer(zero_stage, policy, dtype)
+    trainer.reset_optimizer()  # there is no state yet
+    for step in range(2):
+        trainer.update(micro_batches(step), weighted_loss, 1.0)
+    trainer.save_model(tmp_path)
+    trainer.reset_optimizer()
+    trainer.update(micro_batches(2), weighted_loss, 1.0)
+    own = snapshot(trainer)
+    trainer.close()
+    new = deepspeed_trainer(zero_stage, tmp_path, dtype)
+    new.update(micro_batches(2), weighted_loss, 1.0)
+    assert is_same(own, snapshot(new))
+    new.close()
+
+
 @pytest.mark.parametrize("loaded", ["all of it", "none of it", "a part that failed"])
 def test_ranks_that_never_used_deepspeed_leave_all_the_same(monkeypatch, loaded):
     import deepspeed

@@ -252,6 +252,7 @@ def check_stale(rows, metrics):
     assert rows[0]["logprob_gap/token_max"] < 1e-4 < rows[4]["logprob_gap/token_max"]  # two versions old
     assert min(row["trust_region/acceptance_rate"] for row in rows) < 1
     assert max(row["mask/trust_region_max_fraction"] for row in rows) > 0
+    assert all(1 < row["turns/mean"] < 2 and row["tokens/observed"] > 0 for row in rows)
 
 
 def check_judged(rows, metrics):
@@ -265,6 +266,7 @@ def check_judged(rows, metrics):
 
 def check_stopped(rows, metrics):
     r"""Most responses are `\boxed{2}`, nine bytes. No end token follows, and they do not count as truncated."""
+    assert sum(row["groups/drawn"] for row in rows) > 12, "the last of six problems are drawn again and again"
     assert all(row["length/truncated_fraction"] < 0.3 for row in rows)
     assert all(row["length/response_tokens_mean"] < 10 for row in rows)
 

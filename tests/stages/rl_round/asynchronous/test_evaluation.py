@@ -26,6 +26,10 @@ CHANGES = {
     "rl.checkpoint_every_steps": 3,
     # Its coefficient is a state of the trainer, which no death may change.
     "rl.entropy_bonus": {**BONUS, "target": 0.12},
+    # What else both loops must do alike, also after deaths.
+    "rl.reference_kl": {"kind": "k3", "coefficient": 0.001, "reset_every_steps": 2, "resets_optimizer": True},
+    "rl_rounds.rl_1.prompt_selection": {"kind": "no_positive_resampling", "pass_rate": 0.75},
+    "prompt.forced_end": {"kind": "phrase", "thinking_tokens": [8, 10], "mark": "}", "text": ";"},
 }
 LOOP = {"rl.loop": {**ASYNCHRONOUS, "window": 0}, "sampler.replicas": {"kind": "ray", "count": 2}}
 
