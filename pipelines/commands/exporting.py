@@ -56,6 +56,7 @@ METHODS: tuple[tuple[str, str, object, str], ...] = (
     ("rl_round", "rl.dynamic_sampling.kind", "dynamic", "DAPO's dynamic sampling (arXiv 2503.14476)"),
     ("rl_round", "rl.overlong.kind", "soft_punishment", "DAPO's soft overlong punishment (arXiv 2503.14476)"),
     ("rl_round", "rl.reward.kind", "cosine", "Demystifying Long CoT's cosine length reward (arXiv 2502.03373)"),
+    ("rl_round", "rl.reward.kind", "majority_vote", "TTRL's majority vote as the reward (arXiv 2504.16084)"),
     ("rl_round", "rl.rollout_correction.kind", "importance_weights", "truncated importance weights"),
     ("rl_round", "rl.rollout_correction.kind", "ice_pop", "IcePop's two-sided mask of tokens"),
     ("rl_round", "rl.rollout_correction.kind", "geometric_mask", "a mask of responses by their mean ratio"),

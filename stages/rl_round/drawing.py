@@ -25,20 +25,12 @@ from typing import Any, Protocol, assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
-from stages.engines.custom_functions import CustomFunction, FunctionValue
+from stages.engines.custom_functions import FunctionValue
 from stages.engines.pieces import are_whole, remove_piece, seal
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.build import DrawingShare
-from stages.engines.samplers.episodes import environment_verdict, fields_for_functions, judged_text
-from stages.engines.samplers.protocol import (
-    Sample,
-    Sampler,
-    SamplingSettings,
-    StopReason,
-    Trajectory,
-    sample_trajectories,
-)
-from stages.engines.verifier.params import VerifierParams
+from stages.engines.samplers.episodes import environment_verdict, judged_text
+from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, Trajectory, sample_trajectories
 from stages.engines.verifier.verifier import Judgement
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
@@ -49,6 +41,7 @@ from stages.rl_round.methods import (
     DynamicSampling,
     EnvironmentReward,
     FunctionReward,
+    MajorityReward,
     ModelVerifier,
     NoDynamicSampling,
     NoOverlong,
@@ -58,13 +51,13 @@ from stages.rl_round.methods import (
     SoftOverlong,
     SumReward,
     VerdictReward,
-    environment_rewards,
-    function_rewards,
+    takes_values,
 )
 from stages.rl_round.params import RlParams
 from stages.rl_round.problem_order import ProblemCursor, ProblemDraw
 from stages.rl_round.records import Batch, Group, Problem, Rollout, newest_version, pack_groups, unpack_groups
 from stages.rl_round.round import Round
+from stages.rl_round.values import VOTE, CustomRewards, votes
 
 FAILURES_NAMED = 5
 SMALLEST_SIGNAL_FRACTION = 0.25
@@ -315,7 +308,7 @@ def draw_groups(
     answers = [draw.problem.answer for draw in draws for _ in range(size)]
     flat = [one for of_draw in samples for one in of_draw]
     problems = [draw.problem for draw in draws for _ in range(size)] if functions else ()
-    rollouts = score_samples(answers, flat, verifier, tokenizer, params, functions, problems)
+    rollouts = score_samples(answers, flat, verifier, tokenizer, params, functions, problems, size)
     return [make_group(draw, rollouts[place * size : (place + 1) * size]) for place, draw in enumerate(draws)]
 
 
@@ -364,14 +357,19 @@ def score_samples(
     params: RlParams,
     functions: CustomRewards | None = None,
     problems: Sequence[Problem] = (),
+    group_size: int = 1,
 ) -> list[Rollout]:
     """Returns one rollout for each sample, in order; `answers` are the gold answers of their problems.
 
-    Only custom functions need `problems`: they see the rows of these problems.
+    Only custom functions need `problems`: they see the rows of these problems. Only a vote needs `group_size`: each
+    `group_size` samples in a row are a group.
     """
     responses = [decode_response(tokenizer, sample.token_ids) for sample in samples]
     verdicts = _verdicts(answers, samples, responses, verifier)
-    values = functions.ask(problems, samples, responses, verdicts) if functions else [{}] * len(samples)
+    if isinstance(params.reward, MajorityReward):
+        values = votes(samples, responses, group_size, verifier)
+    else:
+        values = functions.ask(problems, samples, responses, verdicts) if functions else [{}] * len(samples)
     return [
         make_rollout(sample, response, verdict, params, of_functions)
         for sample, response, verdict, of_functions in zip(samples, responses, verdicts, values, strict=True)
@@ -414,7 +412,7 @@ def make_rollout(
 ) -> Rollout:
     """Returns a rollout with the reward of its verdict and length.
 
-    `values` are those of custom functions and environments, by reward.
+    `values` are those of custom functions, environments and votes, by reward.
     """
     # 0 is a placeholder here, not a reward: undecided rollouts leave the batch before any baseline is computed.
     if verdict.is_failure:
@@ -438,12 +436,12 @@ def recorded_rollout(
 ) -> Rollout:
     """Returns the rollout whose `custom` this is, with every bit of its reward; calls no function again.
 
-    UserError when a function or an environment has rewarded it and `custom` is empty, as in schedules of earlier
+    UserError when something else than its verdict has rewarded it and `custom` is empty, as in schedules of earlier
     versions.
     """
     if custom:
         return Rollout(sample, response, verdict, **custom, is_custom=True)
-    if (function_rewards(params.reward) or environment_rewards(params.reward)) and not verdict.is_failure:
+    if takes_values(params.reward) and not verdict.is_failure:
         raise UserError("the recorded round has no rewards of its custom function: record it again with this version")
     return make_rollout(sample, response, verdict, params)
 
@@ -481,6 +479,8 @@ def reward_of(
             return value.weighted(reward.weights), dict(value.parts or {})
         case EnvironmentReward():
             return values[name].value, {}
+        case MajorityReward():
+            return values[name].value, {VOTE: values[name].value}
         case SumReward():
             total, parts = 0.0, {}
             for part, weighted in reward.rewards.items():
@@ -490,55 +490,6 @@ def reward_of(
             return total, parts
         case other:
             assert_never(other)
-
-
-class CustomRewards:
-    """The functions that a round's reward names, each in separate worker processes, and the environment's rewards.
-
-    `close` ends the processes.
-    """
-
-    def __init__(self, reward: RewardParams, limits: VerifierParams) -> None:
-        self._environments = environment_rewards(reward)
-        self._functions = {name: CustomFunction(params, limits) for name, params in function_rewards(reward).items()}
-
-    def ask(
-        self,
-        problems: Sequence[Problem],
-        samples: Sequence[Sample],
-        responses: Sequence[str],
-        verdicts: Sequence[Verdict],
-    ) -> list[dict[str, FunctionValue]]:
-        """Returns, for each response, the value of each function and of the environment, by the name of the reward."""
-        rows = [
-            {
-                **problem.row,
-                "problem_id": problem.problem_id,
-                "answer": problem.answer,
-                "response": response,
-                "response_tokens": sample.policy_tokens,
-                "is_truncated": sample.is_truncated,
-                "verdict": verdict.value,
-                **(fields_for_functions(sample.episode) if sample.episode else {}),
-            }
-            for problem, sample, response, verdict in zip(problems, samples, responses, verdicts, strict=True)
-        ]
-        columns = {name: function.ask(rows) for name, function in self._functions.items()}
-        columns |= {name: [_environment_value(sample) for sample in samples] for name in self._environments}
-        return [{name: column[place] for name, column in columns.items()} for place in range(len(rows))]
-
-    def close(self) -> None:
-        for function in self._functions.values():
-            function.close()
-
-
-def _environment_value(sample: Sample) -> FunctionValue:
-    reward = sample.episode.reward if sample.episode else None
-    if reward is None and sample.stop_reason in (StopReason.MAX_TOKENS, StopReason.MAX_TURNS):
-        return FunctionValue(0.0)
-    if reward is None or not math.isfinite(reward):
-        return FunctionValue(fault=f"the environment gave the reward {reward}")
-    return FunctionValue(float(reward))
 
 
 def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:

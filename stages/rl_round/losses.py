@@ -117,6 +117,9 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams, entropy_coefficien
             # `where`, because a product with 0 would keep a NaN outside the mask.
             bonus = torch.where(mask.bool(), statistics.entropy, 0.0)
             token_loss = token_loss - entropy_coefficient * bonus
+        if (teacher := fields.get("teacher_logprobs")) is not None:
+            reverse_kl = (fields["proximal_logprobs"] - teacher) * batch.response_mask
+            diagnostics["distillation/reverse_kl"] = reverse_kl.sum() / totals.tokens
         # Over all sampled tokens: those without gradient are also the policy's.
         entropy = statistics.entropy.detach() * batch.response_mask
         diagnostics["entropy/mean"] = entropy.sum() / totals.tokens

@@ -207,6 +207,15 @@ class EnvironmentReward(StrictParams):
     kind: Literal["environment"]
 
 
+class MajorityReward(StrictParams):
+    """1 for a response with the answer that most of its group give, else 0 (TTRL): no gold answer is needed.
+
+    The verifier compares the answers. Of several most frequent ones, that of the earliest response counts.
+    """
+
+    kind: Literal["majority_vote"]
+
+
 class WeightedReward(StrictParams):
     """One of several rewards."""
 
@@ -235,7 +244,8 @@ class SoftOverlong(StrictParams):
 
 
 RewardParams = Annotated[
-    VerdictReward | CosineReward | FunctionReward | EnvironmentReward | SumReward, Field(discriminator="kind")
+    VerdictReward | CosineReward | FunctionReward | EnvironmentReward | MajorityReward | SumReward,
+    Field(discriminator="kind"),
 ]
 OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind")]
 
@@ -248,6 +258,11 @@ def function_rewards(reward: RewardParams) -> dict[str, FunctionReward]:
 def environment_rewards(reward: RewardParams) -> list[str]:
     """Returns the names at which an environment gives the reward, as in `function_rewards`."""
     return [name for name, one in _by_name(reward).items() if isinstance(one, EnvironmentReward)]
+
+
+def takes_values(reward: RewardParams) -> bool:
+    """Returns True when something else than verdict and length gives a value."""
+    return isinstance(reward, MajorityReward) or bool(function_rewards(reward) or environment_rewards(reward))
 
 
 def _by_name(reward: RewardParams) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from stages.rl_round.methods import (
     IcePop,
     ImportanceWeights,
     KlCov,
+    MajorityReward,
     MeanNormalized,
     ModelVerifier,
     NoCorrection,
@@ -263,6 +264,17 @@ class RlParams(StrictParams):
         return self
 
 
+class DistillationParams(StrictParams):
+    """Each token's advantage gets coefficient * (log p_teacher - log p_policy): on-policy distillation.
+
+    Section `teachers` names the round's teacher. To distil alone, set the round's `reward` to 0 for every verdict, and
+    `rl.overlong.kind` to none.
+    """
+
+    coefficient: float = Field(gt=0)
+    """Advantage of a nat of difference (tinker-cookbook: 1.0)."""
+
+
 class RoundParams(StrictParams):
     """Section `rl_rounds.<policy>`."""
 
@@ -280,6 +292,8 @@ class RoundParams(StrictParams):
     """Sources whose problems are used, selected before slicing; absent for the whole table."""
     reward: RewardParams | None = None
     """Replaces `rl.reward` in this round, for rounds that differ only in the reward; absent: `rl.reward`."""
+    distillation: DistillationParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Learns from another policy's log-probs too; absent: from the reward alone."""
 
     def of(self, rl: RlParams) -> RlParams:
         """Returns section `rl` with this round's reward; does not check `reward_contradictions`."""
@@ -302,6 +316,17 @@ def reward_contradictions(rl: RlParams) -> Iterator[str]:
             yield (
                 f"overlong.buffer_tokens {rl.overlong.buffer_tokens} must be less than max_response_tokens "
                 f"{rl.max_response_tokens}"
+            )
+    if isinstance(rl.reward, MajorityReward):
+        if isinstance(rl.verifier, ModelVerifier):
+            yield (
+                "reward.kind majority_vote compares the answers of a group by rules: set verifier.kind rule, or "
+                "reward.kind by_verdict"
+            )
+        if isinstance(rl.loop, AsynchronousLoop):
+            yield (
+                "reward.kind majority_vote needs a whole group, and loop.kind asynchronous rewards each response by "
+                "itself: set loop.kind synchronous, or reward.kind by_verdict"
             )
     is_negative = isinstance(rl.reward, VerdictReward) and min(rl.reward.wrong, rl.reward.unparsed) < 0
     if isinstance(rl.advantage, MeanNormalized) and (is_negative or isinstance(rl.reward, CosineReward)):

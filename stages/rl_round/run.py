@@ -33,6 +33,7 @@ from stages.rl_round.problem_order import slice_problems
 from stages.rl_round.records import Problem
 from stages.rl_round.round import Round
 from stages.rl_round.schedule import find_rollouts, find_schedule
+from stages.rl_round.stage import TEACHERS
 
 FUNCTION_COLUMNS = ("problem", "source", "solution")
 """Columns of a problem's row that a custom function may read, besides id and answer."""
@@ -53,6 +54,8 @@ def main(job: Job) -> None:
     inputs = {"policy": paths.policy, "problems": paths.problems, **_recorded(job, params)}
     inputs |= {"validation": paths.validation} if params.evaluation else {}
     tokenizer = load_tokenizer(paths.policy)
+    teacher = _teacher(job.item, tokenizer) if settings.distillation else None
+    inputs |= {"teacher": teacher} if teacher else {}
     problems, too_long = _problems_of_round(job, params, settings, tokenizer)
     held_out = _held_out_problems(job, params, tokenizer) if params.evaluation else ()
     _refuse_large_distributions(params, len(tokenizer))
@@ -74,6 +77,7 @@ def main(job: Job) -> None:
             too_long=too_long,
             held_out=held_out,
             tokenizer=tokenizer,
+            teacher_folder=teacher,
             run=run,
         )
         # Two cases with one body: a fingerprint matches a case by one class, and counts `A() | B()` for every loop.
@@ -92,6 +96,19 @@ def main(job: Job) -> None:
                 from stages.rl_round.asynchronous.round import run_asynchronous_round
 
                 run_asynchronous_round(this_round, loop)
+
+
+def _teacher(name: str, tokenizer) -> Path:
+    """Returns the folder of the round's teacher; UserError when there is none, or when it has another vocabulary."""
+    folder = Path(TEACHERS) / name / "policy"
+    if not folder.exists():
+        raise UserError(f"{folder} does not exist: `dvc repro` makes it of the policy that `teachers.{name}` names")
+    if load_tokenizer(folder).get_vocab() != tokenizer.get_vocab():
+        raise UserError(
+            f"the policy that `teachers.{name}` names has another tokenizer than rl_rounds.{name}.start_from, so its "
+            "log-probs are of other tokens: name one of the same base"
+        )
+    return folder
 
 
 def _recorded(job: Job, params: RlParams) -> dict[str, Path]:

@@ -62,6 +62,7 @@ class TrainingSamples:
     weight_factor: Tensor | None = None
     """Factor of a response's importance weights, [responses], if their mean is to be 1."""
     reference_logprobs: Tensor | None = None
+    teacher_logprobs: Tensor | None = None
     staleness: Tensor | None = None
     """Versions by which each response's weights are behind the trainer's, [responses]; None in the synchronous loop."""
 
@@ -230,6 +231,7 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
         "reference_logprobs": samples.reference_logprobs,
         "is_uncertain": samples.is_uncertain,
         "is_covariant": samples.is_covariant,
+        "teacher_logprobs": samples.teacher_logprobs,
     }
     loss_fields = {name: value[:, :width] for name, value in tokens.items() if value is not None}
     of_responses = {"prompt_tokens": samples.prompt_tokens, "weight_factor": samples.weight_factor}

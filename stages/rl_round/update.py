@@ -26,6 +26,7 @@ from torch import Tensor
 
 from stages.algorithms.advantages import (
     batch_normalized,
+    distilled,
     group_normalized,
     leave_one_out,
     length_weighted,
@@ -56,16 +57,22 @@ from stages.rl_round.methods import (
     PassAtK,
     PlainReward,
 )
-from stages.rl_round.params import RlParams
+from stages.rl_round.params import DistillationParams, RlParams
 from stages.rl_round.records import Group
 from stages.rl_round.samples import StepPlan, TrainingSamples, make_micro_batches, rows, training_samples
 
 
 def prepare_samples(
-    groups: Sequence[Group], plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference | None = None
+    groups: Sequence[Group],
+    plan: StepPlan,
+    params: RlParams,
+    trainer: Trainer,
+    reference: Reference | None = None,
+    teacher: Reference | None = None,
+    distillation: DistillationParams | None = None,
 ) -> TrainingSamples:
     """Returns the decided rollouts of `groups` with all inputs of the loss; collective. `reference` is for
-    `reference_kl`.
+    `reference_kl`, `teacher` for the round's `distillation`.
 
     Empty when no rollout is decided.
     """
@@ -76,11 +83,16 @@ def prepare_samples(
     if params.proximal == "recompute":
         samples = with_proximal_statistics(samples, plan, params, trainer)
     if reference is not None:
-        samples = with_reference_logprobs(samples, plan, params, trainer, reference)
+        samples = replace(samples, reference_logprobs=frozen_logprobs(samples, plan, params, trainer, reference))
     samples = with_advantages(samples, params)
     if params.advantage_whitening:
         held = sorted({index for indices in plan.forward_passes[trainer.rank] for index in indices})
         samples = replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
+    if distillation is not None:
+        logprobs, mask = frozen_logprobs(samples, plan, params, trainer, teacher), samples.response_mask
+        # Last: whatever the reward's advantage is scaled by, the coefficient weighs nats.
+        from_teacher = distilled(samples.proximal_logprobs, logprobs, mask, distillation.coefficient)
+        samples = replace(samples, advantages=samples.advantages + from_teacher, teacher_logprobs=logprobs)
     return with_comparisons(samples, plan, params)
 
 
@@ -225,16 +237,17 @@ def with_proximal_statistics(
     return replace(samples, proximal_logprobs=logprobs, **dict(zip(names[1:], others, strict=True)))
 
 
-def with_reference_logprobs(
+def frozen_logprobs(
     samples: TrainingSamples, plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference
-) -> TrainingSamples:
-    """Returns the samples with the reference's log-probs; collective, on several ranks like `with_proximal_statistics`.
+) -> Tensor:
+    """Returns the log-probs of a policy that does not learn, [responses, tokens]; collective, on several ranks like
+    `with_proximal_statistics`.
 
     Over the whole vocabulary, even when the policy's is pruned: the reference's log-probs must not depend on how sharp
     its distribution is.
     """
     (logprobs,) = _of_all(samples, plan, params, None, trainer, lambda batch: [reference.logprobs(batch)])
-    return replace(samples, reference_logprobs=logprobs)
+    return logprobs
 
 
 def _of_all(

@@ -71,6 +71,7 @@ def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
         optional |= {"environment", "schedule", "advantage_whitening", "verified", "config", "clamped"}
         optional |= {"ema_ramp", "batch_normalized", "top_entropy_fraction", "entropy_bonus"}
         optional |= {"draw", "reset_every_steps", "resets_optimizer", "forced_end"}
+        optional |= {"distillation"}
         allowed = set(with_default) if model is StudyParams else optional
         assert set(with_default) <= allowed and not any(with_default.values()), f"{model.__name__}: {with_default}"
 

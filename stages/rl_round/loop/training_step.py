@@ -29,6 +29,7 @@ from stages.rl_round.methods import (
     EnvironmentReward,
     FunctionReward,
     LinearSchedule,
+    MajorityReward,
     NoOverlong,
     NoReferenceKl,
     SoftOverlong,
@@ -40,6 +41,7 @@ from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
 from stages.rl_round.samples import TrainingSamples, scatter_batch
 from stages.rl_round.update import prepare_samples, summarise, update_policy
+from stages.rl_round.values import VOTE
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class TrainedStep:
 
 
 def with_trainer(this_round: Round) -> Round:
-    """Returns the round with this rank's trainer and reference, which `Round.close` ends."""
+    """Returns the round with this rank's trainer, reference and teacher, which `Round.close` ends."""
     params, settings, policy = this_round.params, this_round.trainer_params, this_round.paths.policy
     model = language_model(policy, settings)
     match chosen("rl.adapter", params.adapter):
@@ -68,7 +70,10 @@ def with_trainer(this_round: Round) -> Round:
             reference = PolicyUnderAdapters(trainer)
         else:
             reference = ReferencePolicy.from_folder(policy, settings.dtype, trainer.device)
-    return replace(this_round, trainer=trainer, reference=reference)
+    teacher = None
+    if this_round.teacher_folder:
+        teacher = ReferencePolicy.from_folder(this_round.teacher_folder, settings.dtype, trainer.device)
+    return replace(this_round, trainer=trainer, reference=reference, teacher=teacher)
 
 
 def train_step(this_round: Round, step: int, batch: Batch | None, last_row: Mapping[str, float]) -> TrainedStep:
@@ -81,7 +86,8 @@ def train_step(this_round: Round, step: int, batch: Batch | None, last_row: Mapp
     _reset_reference(this_round, step)
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
-        samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
+        frozen = this_round.reference, this_round.teacher
+        samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation)
         bonus = entropy_bonus(params, last_row)
         scale = learning_rate_scale(step, this_round)
         updates = update_policy(samples, plan, params, scale, trainer, bonus.get(APPLIED, 0.0))
@@ -192,6 +198,7 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
     tokens = [rollout.sample.policy_tokens for rollout in rollouts]
     return {
         **_custom_metrics(rollouts),
+        **_vote_metrics(groups),
         **_episode_metrics(rollouts),
         "reward/mean": _mean([rollout.reward for rollout in rollouts if rollout.is_decided]),
         "accuracy/mean": _mean([float(rollout.verdict is Verdict.CORRECT) for rollout in rollouts]),
@@ -238,6 +245,23 @@ def _custom_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     # A part that a response lacks counts as 0, since it adds nothing to its reward.
     means = {f"reward/part_{name}": _mean([rollout.parts.get(name, 0.0) for rollout in decided]) for name in names}
     return {"reward/failed_fraction": _mean([float(bool(rollout.fault)) for rollout in rollouts]), **means}
+
+
+def _vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Returns the share of a group that has the majority's answer, and how often that is the gold answer.
+
+    A group without an answer counts as 0 in both. Empty when nobody votes.
+    """
+    members = [[rollout for rollout in group.rollouts if rollout.parts.get(VOTE)] for group in groups]
+    if not any(VOTE in rollout.parts for group in groups for rollout in group.rollouts):
+        return {}
+    return {
+        "vote/majority_ratio": _mean(
+            [len(one) / len(group.rollouts) for one, group in zip(members, groups, strict=True)]
+        ),
+        # The first one's answer stands for the majority's.
+        "vote/label_accuracy": _mean([float(bool(one) and one[0].verdict is Verdict.CORRECT) for one in members]),
+    }
 
 
 def _episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -287,7 +311,7 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
             return rollout.reward < verdict_reward(params.reward, rollout.verdict)
         case CosineReward():
             return rollout.reward == params.reward.exceeded
-        case FunctionReward() | EnvironmentReward() | SumReward():
+        case FunctionReward() | EnvironmentReward() | MajorityReward() | SumReward():
             match params.overlong:
                 case NoOverlong():
                     return False

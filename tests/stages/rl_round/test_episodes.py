@@ -26,13 +26,14 @@ from stages.foundations.params import PlainPrompt
 from stages.foundations.tables import RESPONSE, ROLLOUT, read_table, write_table
 from stages.observe.tracking import Run
 from stages.respond.run import response_metrics
-from stages.rl_round.drawing import CustomRewards, abort_on_verifier_failures, make_rollout, score_samples
+from stages.rl_round.drawing import abort_on_verifier_failures, make_rollout, score_samples
 from stages.rl_round.loop import in_process
 from stages.rl_round.losses import policy_loss
 from stages.rl_round.params import environment_contradictions
 from stages.rl_round.records import Group, Problem, Rollout, pack_groups, unpack_groups
 from stages.rl_round.samples import make_micro_batches, training_samples
 from stages.rl_round.update import outcome_returns, with_advantages, with_proximal_statistics
+from stages.rl_round.values import CustomRewards
 from tests.fakes.rounds import (
     COSINE,
     NONE,

@@ -276,7 +276,9 @@ def test_processes_that_do_not_fit_are_told_before_a_stage_starts(recipe, sectio
         check_values({**recipe, section: {**recipe[section], **changes}}, "x")
 
 
-@pytest.mark.parametrize("name", ["advantage", "policy_loss", "rollout_correction", "schedule", "reference_kl"])
+@pytest.mark.parametrize(
+    "name", ["reward", "advantage", "policy_loss", "rollout_correction", "schedule", "reference_kl"]
+)
 def test_the_docs_name_every_kind(name):
     page = (Path(__file__).resolve().parents[3] / "docs/reference/recipes.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
