@@ -4,13 +4,14 @@ trainer's and the sampler's log-probabilities: importance weights and trust regi
 Sources: PPO (arXiv 1707.06347, equation 7) with DAPO's two clip offsets (arXiv 2503.14476, equation 8) and the dual
 clip of arXiv 1912.09729 (equation 5); GSPO (arXiv 2507.18071, equations 5 and 13 to 15); CISPO (arXiv 2506.13585,
 equations 4 and 5); DPPO (arXiv 2602.04879), binary total variation and binary KL; SAPO (arXiv 2511.20347, equations 5
-and 6); REINFORCE (Williams, 1992). Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
+and 6); KL-Cov (arXiv 2505.22617); REINFORCE (Williams, 1992); the mean over prompts (arXiv 2510.13786, ScaleRL).
+Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
 Corrections: truncated importance sampling (Yao et al., fengyao.notion.site/off-policy-rl); IcePop (Ring team,
 ringtech.notion.site, 2025); the mask by the geometric mean of a response's ratios (Liu et al., "When Speed Kills
 Stability", 2025); DeepSeek-V3.2's mask of bad responses (arXiv 2512.02556, off-policy sequence masking); Trust Region
 Masking (arXiv 2512.23075), algorithm 1, its table of bounds and its length-neutral appendix; verl
-`trainer/ppo/rollout_corr_helper.py` at 1dda039b, for the clamp of the log-ratio to +-20 and the estimators
-(`seq_max_k2`, `seq_mean_k3`).
+`trainer/ppo/rollout_corr_helper.py` at 1dda039b, for the clamp of the log-ratio to +-20, the estimators
+(`seq_max_k2`, `seq_mean_k3`) and weights with mean 1.
 
 The losses share one interface. `advantages` are per token [batch, tokens] or per response [batch]; they carry no
 gradient. Values outside the response mask are replaced before any arithmetic, so that NaN in padding reaches
@@ -37,7 +38,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from stages.algorithms.token_statistics import safe_vocabulary
@@ -192,6 +193,27 @@ def sapo(
     }
 
 
+def kl_cov(
+    policy_logprobs: PerToken,
+    proximal_logprobs: PerToken,
+    advantages: Advantages,
+    response_mask: Mask,
+    is_held: Mask,
+    coefficient: float,
+) -> tuple[PerToken, Diagnostics]:
+    """KL-Cov: -r A, without a clip, plus coefficient * |log r| at the tokens `is_held`, those of high covariance.
+
+    The penalty has no slope at r = 1: there, the rounding of the two log-probabilities decides its sign.
+    """
+    mask = response_mask.bool()
+    log_ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask)
+    ratio = log_ratio.exp()
+    penalty = torch.where(mask & is_held.bool(), coefficient * log_ratio.abs(), 0.0)
+    zero = torch.zeros((), dtype=ratio.dtype, device=ratio.device)
+    shown = {"clip_fraction/low": zero, "clip_fraction/high": zero, **_ratio_diagnostics(ratio.detach(), mask)}
+    return penalty - ratio * _per_token(advantages, mask), shown
+
+
 def reinforce(
     policy_logprobs: PerToken,
     proximal_logprobs: PerToken,
@@ -210,16 +232,21 @@ def reinforce(
 
 
 def aggregate(
-    loss: PerToken, response_mask: Mask, how: str, divisor: float | Tensor | None = None
+    loss: PerToken,
+    response_mask: Mask,
+    how: str,
+    divisor: float | Tensor | None = None,
+    prompt_tokens: Float[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, ""]:
     """Returns one number from the losses of the masked tokens; 0 with a zero gradient when the mask is empty.
 
     token_mean: sum over tokens / tokens (DAPO). sequence_mean_token_mean: mean over responses of each one's token
     mean (GRPO). sequence_mean_token_sum: mean over responses of each one's token sum. constant: sum over tokens /
-    divisor (Dr. GRPO). A given `divisor` replaces the count of tokens (token_mean) or of responses (the sequence
-    modes). So the losses of micro-batches add up to the loss of the batch, and masked-out responses do not give the
-    others more weight. ValueError on an unknown mode, a divisor that is not positive, or constant
-    without one.
+    divisor (Dr. GRPO). prompt_mean: sum over tokens, each over the tokens of all responses to its prompt
+    (`prompt_tokens`) / divisor, the number of prompts (ScaleRL). A given `divisor` replaces the count of tokens
+    (token_mean) or of responses (the sequence modes). So the losses of micro-batches add up to the loss of the batch,
+    and masked-out responses do not give the others more weight. ValueError on an unknown mode, a divisor that is not
+    positive, or constant or prompt_mean without one.
     """
     if divisor is not None and not divisor > 0:
         raise ValueError(f"divisor must be positive, not {divisor}: give the count of tokens or responses")
@@ -238,9 +265,21 @@ def aggregate(
         if divisor is None:
             raise ValueError("constant aggregation needs a divisor: give a fixed count, such as batch * max tokens")
         return kept.sum() / divisor
+    if how == "prompt_mean":
+        if divisor is None or prompt_tokens is None:
+            raise ValueError("prompt_mean aggregation needs the number of prompts, and the tokens of each one")
+        return (kept.sum(-1) / prompt_tokens.clamp_min(1)).sum() / divisor
     raise ValueError(
-        f"aggregation {how!r} is not one of token_mean, sequence_mean_token_mean, sequence_mean_token_sum, constant"
+        f"aggregation {how!r} is not one of token_mean, sequence_mean_token_mean, sequence_mean_token_sum, constant, "
+        "prompt_mean"
     )
+
+
+def tokens_of_prompts(response_mask: Mask, group_ids: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """Returns, for each response, the masked tokens of all responses of its group: for `aggregate` as prompt_mean."""
+    _, groups = torch.unique(group_ids, return_inverse=True)
+    counts = response_mask.float().sum(-1)
+    return torch.zeros_like(counts).index_add_(0, groups, counts)[groups]
 
 
 def _log_ratio(policy_logprobs: Tensor, proximal_logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -318,6 +357,21 @@ def importance_weights(
         raise ValueError(f"level must be 'token' or 'sequence', not {level!r}")
     weights = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp(max=cap)
     return torch.where(mask, weights, 0.0)
+
+
+def normalising_factor(weights: PerToken, response_mask: Mask, level: str) -> Float[Tensor, ""]:
+    """Returns the factor that gives a batch's importance weights a mean of 1; 1 if their mean is 1e-8 or less.
+
+    The mean is over tokens, or at level "sequence" over responses with tokens.
+    """
+    mask = response_mask.bool()
+    kept = torch.where(mask, weights.double(), 0.0)
+    if level == "token":
+        mean = kept.sum() / mask.sum().clamp_min(1)
+    else:
+        # All tokens of a response have the same weight.
+        mean = kept.amax(-1).sum() / mask.any(-1).sum().clamp_min(1)
+    return torch.where(mean > 1e-8, 1 / mean, 1.0).to(weights.dtype)
 
 
 def ice_pop_weights(

@@ -34,7 +34,8 @@ def value_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         token_loss, is_clipped = clipped_value_loss(values, before, targets, mask, value_clip)
         # A mask must not hide a NaN.
         poison = values.detach().sum() * 0.0
-        scalar = aggregate(token_loss, batch.response_mask, params.aggregation, divisor=divisor)
+        prompt_tokens = batch.fields.get("prompt_tokens")
+        scalar = aggregate(token_loss, batch.response_mask, params.aggregation, divisor, prompt_tokens)
         return scalar + poison, {"critic/clip_fraction": is_clipped.sum() / tokens}
 
     return loss

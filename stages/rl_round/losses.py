@@ -32,6 +32,7 @@ from stages.algorithms.policy_losses import (
     gspo,
     ice_pop_weights,
     importance_weights,
+    kl_cov,
     length_neutral_scores,
     reinforce,
     sampled_divergences,
@@ -45,12 +46,14 @@ from stages.engines.trainers.protocol import LossFunction
 from stages.rl_round.methods import (
     BadResponseMask,
     Cispo,
+    ClipCov,
     ClippedSurrogate,
     Dppo,
     GeometricMask,
     Gspo,
     IcePop,
     ImportanceWeights,
+    KlCov,
     LengthNeutralMask,
     NoReferenceKl,
     PolicyLossParams,
@@ -62,6 +65,7 @@ from stages.rl_round.methods import (
     Reinforce,
     Sapo,
     TrustRegionMasking,
+    WeightedReferenceK3,
 )
 from stages.rl_round.params import RlParams
 from stages.rl_round.samples import TrainingSamples
@@ -72,8 +76,11 @@ OVER_TOKENS = "sum/over_tokens/"
 """Begins the name of a sum that is to be divided by the count of tokens that gave gradient."""
 
 
-def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
-    """Returns the loss of one optimizer update on `minibatch`: a function that gives one micro-batch's share."""
+def policy_loss(minibatch: TrainingSamples, params: RlParams, entropy_coefficient: float = 0.0) -> LossFunction:
+    """Returns the loss of one optimizer update on `minibatch`: a function that gives one micro-batch's share.
+
+    Subtracts `entropy_coefficient` times the entropy at each token that gives gradient.
+    """
     totals = Totals(
         responses=len(minibatch),
         tokens=int(minibatch.response_mask.sum()),
@@ -85,7 +92,12 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         selection = select_tokens(statistics, batch, params, totals)
         mask, fields = selection.mask, batch.fields
         token_loss, metrics = surrogate(
-            params.policy_loss, statistics.logprobs, fields["proximal_logprobs"], fields["advantages"], mask
+            params.policy_loss,
+            statistics.logprobs,
+            fields["proximal_logprobs"],
+            fields["advantages"],
+            mask,
+            fields.get("is_covariant"),
         )
         advantages = fields["advantages"]
         # The diagnostics get weighted advantages too: the gradient's size is that of the weighted loss.
@@ -93,9 +105,14 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
             token_loss, advantages = token_loss * selection.weights, advantages * selection.weights
         diagnostics = {**selection.metrics, **_sums(metrics, mask)}
         if not isinstance(params.reference_kl, NoReferenceKl):
-            pull, k3 = _reference_kl(params.reference_kl, statistics.logprobs, fields["reference_logprobs"], mask)
+            three = statistics.logprobs, fields["reference_logprobs"], fields["proximal_logprobs"]
+            pull, k3 = _reference_kl(params.reference_kl, *three, mask)
             token_loss = token_loss + params.reference_kl.coefficient * pull
             diagnostics["reference_kl/k3"] = k3.sum() / totals.tokens
+        if entropy_coefficient:
+            # `where`, because a product with 0 would keep a NaN outside the mask.
+            bonus = torch.where(mask.bool(), statistics.entropy, 0.0)
+            token_loss = token_loss - entropy_coefficient * bonus
         if (teacher := fields.get("teacher_logprobs")) is not None:
             reverse_kl = (fields["proximal_logprobs"] - teacher) * batch.response_mask
             diagnostics["distillation/reverse_kl"] = reverse_kl.sum() / totals.tokens
@@ -107,18 +124,19 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         )
         energy = logit_gradient_proxy(statistics.logprobs, statistics.sum_squared_probs)
         # In closed form, with respect to the logits: exact gradients would cost one backward pass per response.
-        share = shares_by_token(batch.response_mask, params.aggregation, totals, divisor)
+        prompt_tokens = fields.get("prompt_tokens")
+        share = shares_by_token(batch.response_mask, params.aggregation, divisor, prompt_tokens)
         diagnostics["sum/gradient_power"] = (energy * (share * mask * advantages).square()).sum()
         # Tokens left out have loss 0 but still count in each response's length. A mask must not hide a NaN.
         poison = statistics.logprobs.detach().sum() * 0.0
-        scalar = aggregate(token_loss, batch.response_mask, params.aggregation, divisor=divisor)
+        scalar = aggregate(token_loss, batch.response_mask, params.aggregation, divisor, prompt_tokens)
         return scalar + poison, diagnostics
 
     return loss
 
 
 def loss_divisor(minibatch: TrainingSamples, params: RlParams) -> int:
-    """Returns the divisor of `rl.aggregation`: tokens or responses of the whole minibatch."""
+    """Returns the divisor of `rl.aggregation`: tokens, responses or prompts of the whole minibatch."""
     # Not of the tokens left by the masks: dropping a response must not weigh the others more.
     responses = len(minibatch)
     return {
@@ -126,17 +144,32 @@ def loss_divisor(minibatch: TrainingSamples, params: RlParams) -> int:
         "sequence_mean_token_mean": responses,
         "sequence_mean_token_sum": responses,
         "constant": responses * params.max_response_tokens,
+        "prompt_mean": len(minibatch.group_ids.unique()),
     }[params.aggregation]
 
 
 def surrogate(
-    params: PolicyLossParams, policy_logprobs: Tensor, proximal_logprobs: Tensor, advantages: Tensor, mask: Tensor
+    params: PolicyLossParams,
+    policy_logprobs: Tensor,
+    proximal_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    is_covariant: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns the loss that `params` names for each token, 0 outside the mask, and its diagnostics."""
+    """Returns the loss that `params` names for each token, 0 outside the mask, and its diagnostics.
+
+    `is_covariant`: the tokens that Clip-Cov and KL-Cov hold back.
+    """
     tensors = policy_logprobs, proximal_logprobs, advantages, mask
     match params:
         case ClippedSurrogate():
             return clipped_surrogate(*tensors, params.clip_low, params.clip_high, params.dual_clip)
+        case ClipCov():
+            loss, metrics = clipped_surrogate(*tensors, params.clip_low, params.clip_high)
+            return torch.where(is_covariant, 0.0, loss), metrics | _covariant_share(is_covariant, mask)
+        case KlCov():
+            loss, metrics = kl_cov(*tensors, is_covariant, params.coefficient)
+            return loss, metrics | _covariant_share(is_covariant, mask)
         case Gspo():
             return gspo(*tensors, params.clip_low, params.clip_high)
         case Cispo():
@@ -150,6 +183,10 @@ def surrogate(
             return reinforce(*tensors, clip_low=0.0, clip_high=0.0)
 
 
+def _covariant_share(is_covariant: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    return {"clip_fraction/covariance": (is_covariant * mask).sum() / mask.sum().clamp_min(1)}
+
+
 def _sums(metrics: Mapping[str, Tensor], mask: Tensor) -> Shares:
     """Turns means over a micro-batch's tokens into sums, which add up over micro-batches; a maximum stays a maximum."""
     return {OVER_TOKENS + name: value * mask.sum() for name, value in metrics.items() if name != "ratio/max"} | {
@@ -158,7 +195,11 @@ def _sums(metrics: Mapping[str, Tensor], mask: Tensor) -> Shares:
 
 
 def _reference_kl(
-    params: ReferenceKlParams, policy_logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor
+    params: ReferenceKlParams,
+    policy_logprobs: Tensor,
+    reference_logprobs: Tensor,
+    proximal_logprobs: Tensor,
+    mask: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Returns the estimate of KL(policy || reference) at each token, with gradient, and k3, without gradient.
 
@@ -178,6 +219,11 @@ def _reference_kl(
             return 0.5 * log_ratio.square(), k3.detach()
         case ReferenceK3():
             return k3, k3.detach()
+        case WeightedReferenceK3():
+            # DeepSeek-V3.2 (arXiv 2512.02556): the gradient also goes through the ratio, as an expectation over the
+            # proximal policy's tokens needs.
+            ratio = torch.where(mask.bool(), policy_logprobs - proximal_logprobs, 0.0)
+            return ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() * k3, k3.detach()
 
 
 def logprob_gap(policy_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor, tokens: int) -> dict[str, Tensor]:
@@ -226,6 +272,9 @@ def select_tokens(statistics: PolicyStatistics, batch: ResponseBatch, params: Rl
     if params.vocabulary_pruning:
         mask, counted = _inside_safe_set(statistics, mask, response_mask, params, totals)
         metrics |= counted
+    if (is_uncertain := batch.fields.get("is_uncertain")) is not None:
+        metrics["mask/entropy_token_fraction"] = (mask * ~is_uncertain).sum() / totals.tokens
+        mask = mask * is_uncertain
     # Acceptance by staleness is counted among the tokens that reach the trust region, without those filtered before.
     before = mask
     if isinstance(params.rollout_correction, TrustRegionMasking):
@@ -339,6 +388,8 @@ def _weights(
         return weights, weights, {**_weight_sums(weights * mask, mask), "sum/left_out_tokens": left_out.sum()}
     weights = importance_weights(corrected, rollout_logprobs, batch.response_mask, correction.level, correction.cap)
     capped = (weights >= correction.cap) & mask.bool()
+    if (factor := batch.fields.get("weight_factor")) is not None:
+        weights = weights * factor[:, None]
     return weights, weights, {**_weight_sums(weights * mask, mask), "sum/capped_tokens": capped.sum()}
 
 
@@ -354,11 +405,13 @@ def effective_sample_fraction(sums: dict[str, float]) -> float:
     return sums["sum/weights"] ** 2 / spread if spread > 0 else 0.0
 
 
-def shares_by_token(mask: Tensor, aggregation: str, totals: Totals, divisor: float) -> Tensor:
+def shares_by_token(mask: Tensor, aggregation: str, divisor: float, prompt_tokens: Tensor | None = None) -> Tensor:
     """Returns the factor of each token's loss in the loss of the minibatch: [responses, tokens]."""
     if aggregation == "sequence_mean_token_mean":
         # Divided by each response's length, as in GRPO: tokens of short responses weigh more.
         return mask / mask.sum(-1, keepdim=True).clamp_min(1) / divisor
+    if aggregation == "prompt_mean":
+        return mask / prompt_tokens[:, None].clamp_min(1) / divisor
     return torch.full_like(mask, 1.0 / divisor) * mask
 
 

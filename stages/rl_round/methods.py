@@ -378,6 +378,34 @@ class ClippedSurrogate(_TwoClips):
     """Bound on the ratio when the advantage is negative (the public DAPO recipe: 10); null for none."""
 
 
+class ClipCov(_TwoClips):
+    """PPO's clipped surrogate without the gradient of some tokens with a high covariance of log-prob and advantage."""
+
+    kind: Literal["clip_cov"]
+    fraction: float = Field(gt=0, lt=1)
+    """Tokens of an update that lose their gradient, at random among those between the bounds (0.0002)."""
+    covariance_low: float
+    """Lower bound of a token's covariance (1)."""
+    covariance_high: float
+    """Upper bound (5)."""
+
+    @model_validator(mode="after")
+    def _bounds_are_ordered(self) -> ClipCov:
+        if self.covariance_low >= self.covariance_high:
+            raise ValueError(f"covariance_low {self.covariance_low} must be < covariance_high {self.covariance_high}")
+        return self
+
+
+class KlCov(StrictParams):
+    """The ratio without a clip, and a KL penalty on tokens whose log-prob and advantage have the highest covariance."""
+
+    kind: Literal["kl_cov"]
+    fraction: float = Field(gt=0, lt=1)
+    """Tokens of an update that are penalised (released code: 0.002; verl: 0.0002)."""
+    coefficient: float = Field(gt=0)
+    """Of the penalty |log ratio| (1)."""
+
+
 class Gspo(_TwoClips):
     """GSPO: one ratio per response, the geometric mean over its tokens; clips are 1000 times smaller than PPO's."""
 
@@ -423,7 +451,9 @@ class Reinforce(StrictParams):
     kind: Literal["reinforce"]
 
 
-PolicyLossParams = Annotated[ClippedSurrogate | Gspo | Cispo | Dppo | Sapo | Reinforce, Field(discriminator="kind")]
+PolicyLossParams = Annotated[
+    ClippedSurrogate | ClipCov | KlCov | Gspo | Cispo | Dppo | Sapo | Reinforce, Field(discriminator="kind")
+]
 
 
 class CosineSchedule(StrictParams):
@@ -459,6 +489,8 @@ class ImportanceWeights(StrictParams):
     """The ratio of each token, or the product over its response."""
     cap: float = Field(ge=1)
     """Upper truncation (2 is usual)."""
+    batch_normalized: Literal[True] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """`true`: then divided by the mean over the step's tokens (or responses), so that it is 1. Absent: as they are."""
 
 
 class IcePop(StrictParams):
@@ -584,6 +616,13 @@ class ReferenceK3(_ReferenceKl):
     kind: Literal["k3"]
 
 
+class WeightedReferenceK3(_ReferenceKl):
+    """k3 times the ratio to the proximal policy: value and gradient are unbiased, also off-policy (DeepSeek-V3.2)."""
+
+    kind: Literal["weighted_k3"]
+
+
 ReferenceKlParams = Annotated[
-    NoReferenceKl | ReferenceInReward | ReferenceK1 | ReferenceK2 | ReferenceK3, Field(discriminator="kind")
+    NoReferenceKl | ReferenceInReward | ReferenceK1 | ReferenceK2 | ReferenceK3 | WeightedReferenceK3,
+    Field(discriminator="kind"),
 ]

@@ -18,12 +18,14 @@ from stages.foundations.params import PromptParams, StrictParams, ToolsEnvironme
 from stages.rl_round.loop_methods import AsynchronousLoop, LoopParams, ReplayLoop, SynchronousLoop
 from stages.rl_round.methods import (
     AdvantageParams,
+    ClipCov,
     CosineReward,
     DynamicSampling,
     DynamicSamplingParams,
     Gae,
     IcePop,
     ImportanceWeights,
+    KlCov,
     MajorityReward,
     MeanNormalized,
     ModelVerifier,
@@ -150,6 +152,23 @@ class EvaluationParams(StrictParams):
     """Evaluations in a row without a new best after which the round stops; null: it never stops early."""
 
 
+class AdaptiveEntropyBonus(StrictParams):
+    """Subtracts coefficient times entropy from each token's loss while the last step's entropy is below a target.
+
+    The coefficient rises by a step while it is below, and falls while it is not (Skywork-OR1).
+    """
+
+    kind: Literal["adaptive"]
+    target: float = Field(gt=0)
+    """Mean entropy of a token, in nats (0.2)."""
+    first_coefficient: float = Field(ge=0)
+    """Coefficient of the first step (0)."""
+    coefficient_step: float = Field(ge=0)
+    """Change of the coefficient after each step with an update (0.0001); 0 keeps it."""
+    max_coefficient: float = Field(gt=0)
+    """(0.005)"""
+
+
 class RlParams(StrictParams):
     """Section `rl`."""
 
@@ -170,8 +189,9 @@ class RlParams(StrictParams):
     dynamic_sampling: DynamicSamplingParams
     advantage: AdvantageParams
     policy_loss: PolicyLossParams
-    aggregation: Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
-    """Aggregation of token losses: token_mean in DAPO, sequence_mean_token_mean in GRPO, constant in Dr. GRPO."""
+    aggregation: Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "prompt_mean"]
+    """Aggregation of token losses: token_mean in DAPO, sequence_mean_token_mean in GRPO, constant in Dr. GRPO,
+    prompt_mean (over the tokens of a prompt in an update, then over prompts) in ScaleRL."""
     proximal: Literal["recompute", "rollout"]
     """Source of the proximal log-probs: the trainer before the update, or the sampler (saves a forward pass)."""
     rollout_correction: RolloutCorrectionParams
@@ -185,6 +205,11 @@ class RlParams(StrictParams):
     advantage_whitening: Literal["tokens"] | None = Field(default=None, exclude_if=lambda value: value is None)
     """`tokens`: the advantages of a step are shifted and scaled to mean 0 and variance 1 over its tokens (OpenRLHF,
     Demystify). Absent: they are used as they are."""
+    top_entropy_fraction: float | None = Field(default=None, gt=0, lt=1, exclude_if=lambda value: value is None)
+    """Only this fraction of an update's tokens gives gradient, those with the highest entropy before the update (Beyond
+    the 80/20 Rule: 0.2). Absent: all tokens."""
+    entropy_bonus: AdaptiveEntropyBonus | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Absent: entropy is not part of the loss."""
     weight_sync_check: WeightSyncCheckParams
     checkpoint_every_steps: int = Field(ge=1)
     loop: LoopParams
@@ -238,6 +263,18 @@ class RlParams(StrictParams):
         """Returns the kind of `study.rollout_distributions` that the trust region needs; None when it needs none."""
         kinds = {"exact": "whole", "likeliest": "likeliest"}
         return kinds.get(getattr(self.rollout_correction, "divergence", ""))
+
+    @property
+    def is_batch_normalized(self) -> bool:
+        """Returns True when the importance weights have a mean of 1."""
+        correction = self.rollout_correction
+        return isinstance(correction, ImportanceWeights) and correction.batch_normalized is not None
+
+    @property
+    def compares_tokens(self) -> bool:
+        """Returns True when tokens of different responses are compared, for which every rank needs all of them."""
+        is_comparing = isinstance(self.advantage, OptimalTokenBaseline) or isinstance(self.policy_loss, ClipCov | KlCov)
+        return is_comparing or self.is_batch_normalized or self.top_entropy_fraction is not None
 
     @model_validator(mode="after")
     def _settings_agree(self) -> RlParams:
@@ -358,6 +395,13 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
                 "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
                 "rollout_correction.kind importance_weights, or is_importance_weighted false"
             )
+    if rl.proximal != "recompute":
+        named = {"top_entropy_fraction": rl.top_entropy_fraction, "batch_normalized": rl.is_batch_normalized or None}
+        for name in (name for name, value in named.items() if value is not None):
+            yield (
+                f"{name} compares tokens by the trainer's probabilities before the update: set proximal: recompute, or "
+                f"leave {name} out"
+            )
     # REINFORCE has no ratio in its loss, so it counts no ratio twice.
     if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
         yield (
@@ -383,6 +427,9 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             "rollout_correction.divergence likeliest counts tokens beyond the listed ones as one, and "
             "study.vocabulary_pruning cuts them: set divergence exact or sampled, or leave one of the two out"
         )
+    # Not renormalised over the sampler's set instead. A top-p or top-k set that the trainer computes is another one, as
+    # soon as weights or rounding differ, and sampled tokens may lie outside of it. The true set is not in the rollouts
+    # table, from which a replay trains, nor in the asynchronous loop's messages. Only whole distributions have it.
     uses_rollout_logprobs = rl.proximal == "rollout" or not isinstance(rl.rollout_correction, NoCorrection)
     if uses_rollout_logprobs and not rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
         yield (

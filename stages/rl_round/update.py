@@ -12,7 +12,9 @@ subtracted once (`advantage.kind: gae`).
 Deviations: 1. estimators of whole responses centre only the outcome; the discounted penalty to go is added uncentred,
 so that a repeated token is always pushed down. 2. With the optimal token baseline, both streams are part of the return
 from which the baseline is subtracted. 3. The KL to the reference as a reward belongs to the outcome stream; the code of
-Demystifying Long CoT gives an equal share of it to each stream.
+Demystifying Long CoT gives an equal share of it to each stream. 4. Tokens are chosen by covariance or entropy among all
+tokens of an update, by the weights before the step's first one; verl and the papers' code take current weights and a
+micro-batch. So the choice depends neither on the size of micro-batches nor on the number of ranks.
 """
 
 from __future__ import annotations
@@ -36,18 +38,22 @@ from stages.algorithms.advantages import (
     pass_at_k,
 )
 from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.entropy_levers import covariances, random_between, top_fraction
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
-from stages.algorithms.policy_losses import error_bounds, importance_weights
+from stages.algorithms.policy_losses import error_bounds, importance_weights, normalising_factor, tokens_of_prompts
 from stages.algorithms.value_estimates import generalised_advantages, last_tokens
 from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.samplers.protocol import Sample
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
+from stages.foundations.seeds import derive_seed
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
     BatchNormalized,
+    ClipCov,
     Gae,
     GroupNormalized,
     ImportanceWeights,
+    KlCov,
     LeaveOneOut,
     LengthWeighted,
     MeanNormalized,
@@ -91,16 +97,61 @@ def prepare_samples(
     if params.advantage_whitening:
         held = sorted({index for indices in plan.forward_passes[trainer.rank] for index in indices})
         samples = replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
-    if distillation is None:
+    if distillation is not None:
+        logprobs, mask = frozen_logprobs(samples, plan, params, trainer, teacher), samples.response_mask
+        # Last: whatever the reward's advantage is scaled by, the coefficient weighs nats.
+        from_teacher = distilled(samples.proximal_logprobs, logprobs, mask, distillation.coefficient)
+        samples = replace(samples, advantages=samples.advantages + from_teacher, teacher_logprobs=logprobs)
+    return with_comparisons(samples, plan, params)
+
+
+def with_comparisons(samples: TrainingSamples, plan: StepPlan, params: RlParams) -> TrainingSamples:
+    """Returns the samples with what follows from comparing tokens of different responses, the same on every rank.
+
+    Importance weights are compared over the step, all else among the responses of one update: its tokens that may give
+    gradient, by their statistics before the first update.
+    """
+    if not (params.compares_tokens or params.aggregation == "prompt_mean"):
         return samples
-    logprobs, mask = frozen_logprobs(samples, plan, params, trainer, teacher), samples.response_mask
-    # Last: whatever the reward's advantage is scaled by, the coefficient weighs nats.
-    from_teacher = distilled(samples.proximal_logprobs, logprobs, mask, distillation.coefficient)
-    return replace(samples, advantages=samples.advantages + from_teacher, teacher_logprobs=logprobs)
+    if params.is_batch_normalized:
+        correction, mask = params.rollout_correction, samples.response_mask
+        of_ratios = samples.proximal_logprobs, samples.rollout_logprobs
+        weights = importance_weights(*of_ratios, mask, correction.level, correction.cap)
+        factor = normalising_factor(weights, mask, correction.level)
+        samples = replace(samples, weight_factor=factor.repeat(len(samples)))
+    found: dict[str, Tensor] = {}
+    for number, update in enumerate(plan.updates):
+        minibatch = samples.select(update.samples)
+        for name, part in _compared(minibatch, params, derive_seed(plan.seed, number)).items():
+            whole = found.setdefault(name, part.new_zeros(len(samples), *part.shape[1:]))
+            whole[list(update.samples)] = part
+    return replace(samples, **found)
+
+
+def _compared(minibatch: TrainingSamples, params: RlParams, seed: int) -> dict[str, Tensor]:
+    found, mask = {}, minibatch.response_mask * minibatch.is_kept[:, None]
+    if params.top_entropy_fraction is not None:
+        found["is_uncertain"] = top_fraction(minibatch.entropy, mask, params.top_entropy_fraction)
+    if params.aggregation == "prompt_mean":
+        # Of all tokens: a response without gradient must not give the others of its prompt more weight.
+        found["prompt_tokens"] = tokens_of_prompts(minibatch.response_mask, minibatch.group_ids)
+    match params.policy_loss:
+        case ClipCov(fraction=fraction, covariance_low=low, covariance_high=high):
+            both = covariances(minibatch.proximal_logprobs, minibatch.advantages, mask)
+            found["is_covariant"] = random_between(both, mask, low, high, fraction, seed)
+        case KlCov(fraction=fraction):
+            both = covariances(minibatch.proximal_logprobs, minibatch.advantages, mask)
+            found["is_covariant"] = top_fraction(both, mask, fraction)
+    return found
 
 
 def update_policy(
-    samples: TrainingSamples, plan: StepPlan, params: RlParams, learning_rate_scale: float, trainer: Trainer
+    samples: TrainingSamples,
+    plan: StepPlan,
+    params: RlParams,
+    learning_rate_scale: float,
+    trainer: Trainer,
+    entropy_coefficient: float = 0.0,
 ) -> list[Update]:
     """Makes one pass over `samples` in the plan's optimizer updates.
 
@@ -111,7 +162,7 @@ def update_policy(
     for planned in plan.updates:
         minibatch = samples.select(planned.samples)
         batches = make_micro_batches(minibatch, planned.micro_batches[trainer.rank], params)
-        update = trainer.update(batches, policy_loss(minibatch, params), learning_rate_scale)
+        update = trainer.update(batches, policy_loss(minibatch, params, entropy_coefficient), learning_rate_scale)
         updates.append(_finished(update, len(minibatch), params.max_response_tokens))
     return updates
 
@@ -185,16 +236,18 @@ def with_proximal_statistics(
     """Returns the samples with log-probs of the trainer's current weights; collective.
 
     On several ranks, only for the samples that this rank trains on.
-    For the optimal token baseline also with sums of squared probabilities.
+    For the optimal token baseline also with sums of squared probabilities, and with entropies if they choose tokens.
     """
-    needs_squares = isinstance(params.advantage, OptimalTokenBaseline)
+    needed = {"sum_squared_probs": isinstance(params.advantage, OptimalTokenBaseline)}
+    needed["entropy"] = params.top_entropy_fraction is not None
+    names = ["logprobs", *(name for name, is_needed in needed.items() if is_needed)]
 
     def statistics(batch: ResponseBatch) -> list[Tensor]:
         outputs = trainer.evaluate(batch)
-        return [outputs.logprobs.cpu(), *([outputs.sum_squared_probs.cpu()] if needs_squares else [])]
+        return [getattr(outputs, name).cpu() for name in names]
 
-    logprobs, *squares = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
-    return replace(samples, proximal_logprobs=logprobs, sum_squared_probs=squares[0] if squares else None)
+    logprobs, *others = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
+    return replace(samples, proximal_logprobs=logprobs, **dict(zip(names[1:], others, strict=True)))
 
 
 def frozen_logprobs(
@@ -218,8 +271,8 @@ def _of_all(
     trainer: Trainer,
     statistics: Callable[[ResponseBatch], list[Tensor]],
 ) -> list[Tensor]:
-    """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if a baseline
-    needs them, or on rank 0 the step's metrics of advantages."""
+    """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if tokens are
+    compared, or on rank 0 the step's metrics of advantages."""
     sequences = samples.sequences
     parts: list[tuple[list[int], list[Tensor]]] = []
     for indices in plan.forward_passes[trainer.rank]:
@@ -229,9 +282,9 @@ def _of_all(
             batch = pack([sequences[index] for index in indices], params.temperature, log_threshold=log_threshold)
         parts.append((indices, statistics(batch)))
     whole = [torch.zeros_like(samples.response_mask) for _ in parts[0][1]]
-    # The optimal token baseline needs the tokens of every rank; other estimators need only those of this rank.
+    # A comparison needs the tokens of every rank; all else needs only those of this rank.
     of_ranks = [parts]
-    if isinstance(params.advantage, OptimalTokenBaseline):
+    if params.compares_tokens:
         of_ranks = trainer.gather(parts)
     elif isinstance(params.advantage, Gae):
         of_ranks = trainer.gather_to_first(parts) or [parts]

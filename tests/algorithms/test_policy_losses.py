@@ -20,8 +20,10 @@ from stages.algorithms.policy_losses import (
     importance_weights,
     length_neutral_scores,
     likeliest_divergences,
+    normalising_factor,
     reinforce,
     sapo,
+    tokens_of_prompts,
     trust_region_mask,
     trust_region_mask_exact,
 )
@@ -267,6 +269,27 @@ def test_an_empty_mask_gives_zero_and_a_zero_gradient(how, value):
     total = aggregate(loss, torch.zeros(2, 3), how, divisor=4.0 if how == "constant" else None)
     (gradient,) = torch.autograd.grad(total, loss)
     assert total.item() == 0.0 and (gradient == 0).all()
+
+
+def test_the_mean_over_prompts_against_a_loop_and_its_micro_batches_add_up(batch):
+    loss, _, _, mask = batch
+    groups = torch.tensor([7, 3, 7, 7, 3])
+    expected = 0.0
+    for group in (3, 7):
+        tokens = [float(loss[b, t]) for b in range(5) for t in range(9) if groups[b] == group and mask[b, t]]
+        expected += sum(tokens) / len(tokens) / 2
+    counts = tokens_of_prompts(mask, groups)
+    assert float(aggregate(loss, mask, "prompt_mean", 2, counts)) == pytest.approx(expected, rel=1e-6)
+    parts = [aggregate(loss[rows], mask[rows], "prompt_mean", 2, counts[rows]) for rows in ([0, 4], [1, 2, 3])]
+    assert float(sum(parts)) == pytest.approx(expected, rel=1e-6)
+    # By hand: one prompt with responses of 1 and 3 tokens, one with a response of 2.
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1], [1, 1, 0]])
+    counts = tokens_of_prompts(mask, torch.tensor([0, 0, 1]))
+    assert counts.tolist() == [4, 4, 2]
+    found = aggregate(torch.tensor([[8.0, 0, 0], [4.0, 0, 0], [1.0, 1.0, 0]]), mask, "prompt_mean", 2, counts)
+    assert float(found) == (12 / 4 + 2 / 2) / 2
+    with pytest.raises(ValueError, match="needs the number of prompts"):
+        aggregate(loss, batch[3], "prompt_mean")
 
 
 def test_unknown_modes_and_divisors_are_refused():
@@ -518,6 +541,27 @@ def test_equal_log_probabilities_give_one_and_padding_nothing(level, batch):
     dirty = [torch.where(mask, tensor, math.nan) for tensor in (policy, rollout)]
     clean = importance_weights(policy, rollout, mask, level, 2.0)
     torch.testing.assert_close(importance_weights(*dirty, mask, level, 2.0), clean)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_normalised_weights_have_a_mean_of_one(level, batch):
+    policy, proximal, _, mask = batch
+    weights = importance_weights(policy, proximal, mask, level, 1.3)
+    scaled = weights * normalising_factor(weights, mask, level)
+    tokens = [[float(scaled[b, t]) for t in range(9) if mask[b, t]] for b in range(5)]
+    # Over tokens, or over the responses that have any: the fourth has none.
+    means = [value for row in tokens for value in row] if level == "token" else [row[0] for row in tokens if row]
+    assert len(means) == (int(mask.sum()) if level == "token" else 4)
+    assert sum(means) / len(means) == pytest.approx(1.0)
+    assert not scaled[~mask].any()
+    # As verl does it: truncated first, then divided, so a weight may exceed the cap; weights of 0 stay as they are.
+    by_hand = torch.tensor([[0.5, 2.0], [1.0, 0.0]])
+    both = torch.tensor([[1, 1], [1, 0]])
+    assert float(normalising_factor(by_hand, both, "token")) == pytest.approx(3 / 3.5)
+    assert float(normalising_factor(0 * by_hand, both, level)) == 1.0
+    # Without rounding errors that grow with the number of tokens.
+    many = torch.full((1, 2_000_000), 0.1)
+    assert float(normalising_factor(many, torch.ones_like(many), "token")) == pytest.approx(10.0, rel=1e-6)
 
 
 def test_weights_have_no_gradient_and_no_overflow():

@@ -70,7 +70,7 @@ def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
         optional |= {"arguments", "sandbox", "weights", "weight", "stop", "thought", "evaluation", "verifier", "filter"}
         optional |= {"environment", "schedule", "advantage_whitening", "verified", "config", "clamped"}
         optional |= {"ema_ramp", "draw", "reset_every_steps", "resets_optimizer", "forced_end", "distillation"}
-        optional |= {"aesthetic"}
+        optional |= {"aesthetic", "batch_normalized", "top_entropy_fraction", "entropy_bonus"}
         allowed = set(with_default) if model is StudyParams else optional
         assert set(with_default) <= allowed and not any(with_default.values()), f"{model.__name__}: {with_default}"
 

@@ -19,6 +19,10 @@ NONE = {"kind": "none"}
 OTB = {"kind": "optimal_token_baseline", "lone_tail": "zero", "is_importance_weighted": False}
 TRM = {"kind": "trust_region_masking", "max_threshold": 0.05, "mean_threshold": 0.001, "divergence": "sampled"}
 WEIGHTS = {"kind": "importance_weights", "level": "token", "cap": 2.0}
+CLIP_COV = {"kind": "clip_cov", "clip_low": 0.2, "clip_high": 0.28, "fraction": 0.1}
+CLIP_COV |= {"covariance_low": 0.1, "covariance_high": 5.0}
+BONUS = {"kind": "adaptive", "target": 0.1, "first_coefficient": 0.001, "coefficient_step": 0.0007}
+BONUS |= {"max_coefficient": 0.002}
 SAFE_SET = {"kind": "safe_set", "log_threshold": -13.0, "outside": "drop_token"}
 COSINE = {"kind": "cosine", "r0_correct": 2, "rL_correct": 1, "r0_wrong": -10, "rL_wrong": 0, "exceeded": -10}
 NGRAM = {"kind": "ngram", "n": 4, "penalty": -0.05, "discount": 0.99}
@@ -44,9 +48,13 @@ ALL_PASS_RATES = {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0}
 UNBOUNDED = {"rl.weight_sync_check.max_logprob_gap": None}
 EVERYTHING = {
     "rl.advantage": {**OTB, "lone_tail": "return", "is_importance_weighted": True},
-    "rl.rollout_correction": WEIGHTS,
+    "rl.policy_loss": CLIP_COV,
+    "rl.rollout_correction": {**WEIGHTS, "batch_normalized": True},
+    "rl.aggregation": "prompt_mean",
+    "rl.top_entropy_fraction": 0.7,
+    "rl.entropy_bonus": BONUS,
     "rl.study.vocabulary_pruning": SAFE_SET,
-    "rl.reference_kl": {"kind": "k3", "coefficient": 0.01},
+    "rl.reference_kl": {"kind": "weighted_k3", "coefficient": 0.01},
     "rl.study.repetition_penalty": {**NGRAM, "n": 2},
     "rl.study.reward_discount": 0.99,
     "rl.overlong_filtering": True,
@@ -161,10 +169,10 @@ def kill_after_three_steps(monkeypatch) -> None:
     """Stops the next round before its fourth step; it has a checkpoint after every second step."""
     train = synchronous.train_step
 
-    def killed(this_round, step, batch):
+    def killed(this_round, step, *others):
         if step == 3:
             raise KeyboardInterrupt
-        return train(this_round, step, batch)
+        return train(this_round, step, *others)
 
     monkeypatch.setattr(synchronous, "train_step", killed)
 

@@ -113,10 +113,10 @@ def rounds(taught, tmp_path_factory):
         run("everything", "several", {"trainer": ZERO})
         train = synchronous.train_step
 
-        def stopped(context, step, batch):
+        def stopped(context, step, *others):
             if step == 2:
                 raise KeyboardInterrupt
-            return train(context, step, batch)
+            return train(context, step, *others)
 
         synchronous.train_step = stopped
         for name in STOPPED:

@@ -91,7 +91,7 @@ class RoundTrainer:
             ends = [min([PROBE_TOKENS, *(start for start, _ in sample.observed)]) for sample in samples]
             parts = zip(chosen, samples, ends, strict=True)
             self._probe = [[group.prompt, sample.token_ids[:end]] for group, sample, end in parts]
-        row = train_step(self._round, step, batch).row
+        row = train_step(self._round, step, batch, self._standing.last_row).row
         self._standing = TrainerProgress(step + 1, row, self._standing.evaluations)
         trained = time.perf_counter()
         self._publish()

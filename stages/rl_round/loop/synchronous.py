@@ -51,7 +51,7 @@ def run_synchronous_round(
             batch = source.next_batch()
 
         with run.phase("train"):
-            trained = train_step(this_round, step, batch)
+            trained = train_step(this_round, step, batch, state.curve[-1] if state.curve else {})
 
         row = trained.row
         if trained.has_changed_weights:

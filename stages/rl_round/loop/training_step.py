@@ -5,13 +5,14 @@ The same batch, step and weights give the same weights: bit for bit on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.entropy_levers import adapted_coefficient
 from stages.algorithms.length_rewards import soft_overlong_punishment
 from stages.engines.policies.language_model import PolicyUnderAdapters, ReferencePolicy, language_model
 from stages.engines.samplers.protocol import StopReason
@@ -37,7 +38,7 @@ from stages.rl_round.methods import (
     SumReward,
     VerdictReward,
 )
-from stages.rl_round.params import RlParams
+from stages.rl_round.params import AdaptiveEntropyBonus, RlParams
 from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
 from stages.rl_round.samples import TrainingSamples, scatter_batch
@@ -83,9 +84,10 @@ def with_trainer(this_round: Round) -> Round:
     return replace(this_round, trainer=trainer, reference=reference, teacher=teacher, critic=critic)
 
 
-def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep:
+def train_step(this_round: Round, step: int, batch: Batch | None, last_row: Mapping[str, float]) -> TrainedStep:
     """Trains on `batch` as step `step` (from 0) of the round; collective. Only rank 0 needs to have the batch.
 
+    `last_row` is the row of the step before; empty in the first step.
     FloatingPointError, with details for debugging, when the loss is not finite.
     """
     params, trainer, tokens = this_round.params, this_round.trainer, this_round.trainer_params.micro_batch_tokens
@@ -96,10 +98,11 @@ def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep
         frozen = this_round.reference, this_round.teacher
         samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation, critic)
         of_critic = update_critic(samples, plan, params, scale, critic) if critic else []
+        bonus = entropy_bonus(params, last_row)
         # Advantages from values that know nothing yet would only be noise.
         is_warming_up = critic is not None and step < params.advantage.critic.warmup_steps
-        updates = [] if is_warming_up else update_policy(samples, plan, params, scale, trainer)
-    row = {"step": step + 1, **summarise_critic(of_critic)} | (summarise(updates) if updates else {})
+        updates = [] if is_warming_up else update_policy(samples, plan, params, scale, trainer, bonus.get(APPLIED, 0.0))
+    row = {"step": step + 1, **summarise_critic(of_critic)} | bonus | (summarise(updates) if updates else {})
     # Only rank 0 has the whole batch, and only its row is written.
     if batch is not None:
         row |= step_metrics(batch, samples, params)
@@ -154,6 +157,30 @@ def learning_rate_scale(step: int, this_round: Round) -> float:
             return 1.0 - (1.0 - final) * (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
         case other:
             assert_never(other)
+
+
+COEFFICIENT, APPLIED = "entropy/coefficient", "entropy/coefficient_applied"
+
+
+def entropy_bonus(params: RlParams, last_row: Mapping[str, float]) -> dict[str, float]:
+    """Returns the coefficient of the entropy bonus, and the one that applies in this step; empty without a bonus.
+
+    Both follow from the last step's row alone, so a checkpoint's curve is all the state that there is.
+    """
+    match params.entropy_bonus:
+        case None:
+            return {}
+        case AdaptiveEntropyBonus() as bonus:
+            if not last_row:
+                return {COEFFICIENT: bonus.first_coefficient, APPLIED: bonus.first_coefficient}
+            if "entropy/mean" not in last_row:
+                # That step had nothing to train on, so it measured no entropy.
+                return {name: last_row[name] for name in (COEFFICIENT, APPLIED)}
+            entropy = last_row["entropy/mean"]
+            moved = adapted_coefficient(
+                last_row[COEFFICIENT], entropy, bonus.target, bonus.coefficient_step, bonus.max_coefficient
+            )
+            return {COEFFICIENT: moved, APPLIED: moved if entropy < bonus.target else 0.0}
 
 
 @contextmanager

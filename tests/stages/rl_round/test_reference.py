@@ -47,7 +47,7 @@ def trained(policy, reference_kl, steps, out=None, **changes):
         )
     )
     for step in steps:
-        train_step(this_round, step, batch_of(step))
+        train_step(this_round, step, batch_of(step), {})
     if out:
         out.mkdir()
         this_round.trainer.save_model(out)

@@ -199,6 +199,7 @@ def test_a_small_round_follows_its_settings(taught, tmp_path):
 
 DIAGNOSTICS = {
     "advantage/variance",
+    "clip_fraction/covariance",
     "clip_fraction/high",
     "clip_fraction/low",
     "entropy/mean",
@@ -208,6 +209,7 @@ DIAGNOSTICS = {
     "logprob_gap/k3",
     "logprob_gap/mean",
     "logprob_gap/token_max",
+    "mask/entropy_token_fraction",
     "mask/fraction_dropped",
     "mask/outside_fraction",
     "mask/outside_token_fraction",
@@ -227,6 +229,16 @@ def check_everything(rows, metrics):
     names = {name for row in rows for name in row}
     assert names >= DIAGNOSTICS and not any(name.startswith("sum/") for name in names)
     assert metrics["selection/problems"] == metrics["selection/kept"] == 6
+    assert sum(row.get("clip_fraction/covariance", 0.0) for row in rows) > 0
+    # Skywork-OR1's controller, on the entropies that the curve has: first above the target, then below.
+    coefficient, applied = 0.001, 0.001
+    for row in rows:
+        assert (row["entropy/coefficient"], row["entropy/coefficient_applied"]) == (coefficient, applied)
+        is_low = row["entropy/mean"] < 0.1
+        coefficient = min(max(coefficient + (0.0007 if is_low else -0.0007), 0.0), 0.002)
+        applied = coefficient if is_low else 0.0
+    assert {row["entropy/coefficient_applied"] > 0 for row in rows} == {True, False}
+    assert all(row["mask/entropy_token_fraction"] == pytest.approx(0.3, abs=0.02) for row in rows)
 
 
 def check_exact(rows, metrics):
