@@ -18,6 +18,7 @@ from pipelines.commands.exporting import export
 from pipelines.commands.extracting import extract
 from pipelines.commands.grading import agreement, grade
 from pipelines.commands.mirroring import mirror
+from pipelines.commands.phrases import phrases
 from pipelines.commands.playing import environment
 from pipelines.commands.reference import write_pages
 from pipelines.commands.rewarding import reward
@@ -33,7 +34,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.observe.command import storage_failure
 
-WITHOUT_PROJECT = ("agreement", "data", "extract", "grade")
+WITHOUT_PROJECT = ("agreement", "data", "extract", "grade", "phrases")
 """Commands that only use files from their arguments, so they work in any checkout."""
 
 
@@ -161,6 +162,7 @@ for command in (
     environment,
     agreement,
     extract,
+    phrases,
     rollback,
     plan,
     simulate,

@@ -221,8 +221,9 @@ def _wrong_metrics(
     ablation: Ablation, variant: str, params: Mapping[str, Any], sections: Mapping[str, Any]
 ) -> list[str]:
     policy, found = ablation.policy_of(variant), []
-    if policy not in sections["policies"]:
-        found.append(f"policy {policy!r} is not measured; policies are {', '.join(sections['policies'])}")
+    measured = [*sections.get("policies", []), *sections.get("refl_rounds", {})]
+    if policy not in measured:
+        found.append(f"policy {policy!r} is not measured; policies are {', '.join(measured)}")
     for name, metric in ablation.metrics.items():
         if applies(metric, policy, params):
             wrong = _wrong_metric(metric, policy, params, sections)

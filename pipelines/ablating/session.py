@@ -181,7 +181,7 @@ def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[s
         f"{session.ablation.name}: {len(pending)} of {total} runs to do, {jobs} at once{session.packed}, about "
         f"{session.estimate_minutes():.0f} min; code {_describe_code(session.code)}"
     )
-    threads = max(run.params[section].get("threads", 1) for run in pending for section in ("sampler", "trainer"))
+    threads = max(_threads(run.params) for run in pending)
     cores = len(os.sched_getaffinity(0))
     # Runs on GPUs use the cores little, and small ones are meant to share a card.
     if threads * jobs > cores and not visible_gpus():
@@ -432,7 +432,8 @@ def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Free
 
 def wants_one_gpu(params: Mapping[str, Any]) -> bool:
     """False where ranks, a wide sampler or replicas take more; such a run must see all GPUs of the machine."""
-    sampler = params["sampler"]
+    # A recipe of pictures has none.
+    sampler = params.get("sampler", {})
     replicas = (sampler.get("replicas") or {}).get("count", 1)
     is_split = params.get("rl", {}).get("loop", {}).get("kind") == "asynchronous"
     ranks = params.get("launch", {}).get("gpus_per_node", 1)
@@ -449,10 +450,10 @@ def _bytes_of(root: Path, params: Mapping[str, Any], machine: FreeResources) -> 
         file = Path(folder) / "params.yaml"
         file.write_text(yaml.safe_dump(dict(params)))
         stages = make_plan(root, str(file), PlanRequest(gpu=ANY_GPU)).stages
-    sampler = params["sampler"]
+    sampler = params.get("sampler", {})
     card = max(machine.gpu_free_bytes.values(), default=0.0)
     # vLLM fills its share of the card whatever the policy needs, so the plan's bytes do not count.
-    share = card * sampler["memory_fraction"] if sampler["kind"] == "vllm" else None
+    share = card * sampler["memory_fraction"] if sampler.get("kind") == "vllm" else None
     return max(_held(stage, share) for stage in stages) + (CONTEXT_BYTES if machine.gpu_free_bytes else 0.0)
 
 
@@ -466,7 +467,7 @@ def _held(stage: StagePlan, vllm_bytes: float | None) -> float:
 
 
 def _threads(params: Mapping[str, Any]) -> int:
-    return max(params[section].get("threads", 1) for section in ("sampler", "trainer"))
+    return max(params.get(section, {}).get("threads", 1) for section in ("sampler", "trainer"))
 
 
 def _gpu_free_bytes(gpu: str) -> float:

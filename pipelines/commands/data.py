@@ -50,7 +50,7 @@ def data(
 
     if not file.is_file():
         raise UserError(f"{file} is no file: name one of CSV, JSON lines, JSON or Parquet")
-    kind = _format(file)
+    kind = file_format(file)
     table = read_rows(file, kind, rows)
     sound = [row for row in table if not isinstance(row, BrokenRow)]
     if not sound:
@@ -75,7 +75,8 @@ def _guessed_messages(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str
     return "" if has_problems or any(named.values()) else next((known[name] for name in CHAT if name in known), "")
 
 
-def _format(file: Path) -> Any:
+def file_format(file: Path) -> Any:
+    """Returns the format of a file of rows, by the end of its name; UserError for another end."""
     # Not from the content: JSON lines and a CSV with one column look alike.
     suffix = next((end for end in reversed(file.suffixes) if end in FORMATS), None)
     if suffix is None:
@@ -94,7 +95,7 @@ def describe_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for name in names:
         values = [row[name] for row in rows if row.get(name) not in (None, "", [])]
         kinds = "/".join(sorted({type(value).__name__ for value in values})) or "empty"
-        example = _on_one_line(values[0]) if values else ""
+        example = on_one_line(values[0]) if values else ""
         lines.append(f"  {name} ({kinds}, {len(values):,} filled): {example}")
     return lines
 
@@ -139,11 +140,11 @@ def describe_problems(
     lines = [f"{len(problems):,} of {count:,} rows are {what}"]
     for reason, number in Counter(dropped["reason"]).most_common(REASONS_SHOWN):
         example = dropped[dropped["reason"] == reason].iloc[0]
-        lines.append(f"  dropped {number:,}: {reason} ({example['row_id']}: {_on_one_line(example['detail'])})")
+        lines.append(f"  dropped {number:,}: {reason} ({example['row_id']}: {on_one_line(example['detail'])})")
     for number, one in enumerate(problems[:show]):
         lines.append(f"  {one['problem_id']}")
         told = [(turn["role"], turn["content"]) for turn in chats[number]] if chats else one.items()
-        lines += [f"    {name}: {_on_one_line(text)}" for name, text in told if text and name != "problem_id"]
+        lines += [f"    {name}: {on_one_line(text)}" for name, text in told if text and name != "problem_id"]
     return lines
 
 
@@ -170,7 +171,8 @@ def recipe_lines(file: Path, kind: str, fields: FieldMap | str, digest: str) -> 
     return [f"For a recipe ({told}):", "", *text.splitlines()]
 
 
-def _on_one_line(value: Any) -> str:
+def on_one_line(value: Any) -> str:
+    """Returns the beginning of a value as text for a terminal, without control characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = "".join(one if one.isprintable() else " " for one in " ".join(text.split()))
     return text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}..."

@@ -54,39 +54,62 @@ class SamplingMemory:
 
 
 def training_memory(
-    shape: Shape, trainer: Any, optimizer: str, ranks: int, longest: int, has_reference: bool, adapter: Any = None
+    shape: Shape,
+    trainer: Any,
+    optimizer: str,
+    ranks: int,
+    longest: int,
+    has_reference: bool,
+    adapter: Any = None,
+    critic: str | None = None,
 ) -> TrainingMemory:
     """Returns the state by ZeRO stage over `ranks` (only of an `adapter` if given) and the largest micro-batch's
-    activations."""
+    activations.
+
+    `critic` is the kind of its optimizer, if there is one: its state is added, and it learns while the policy does not.
+    """
     count, width = shape.parameters, NUMBER_BYTES[trainer.dtype]
     learned = shape.adapter_weights(adapter.rank, adapter.targets) if adapter else count
+    state = _state_bytes(shape, trainer, optimizer, ranks, count, learned)
+    if critic:
+        # The body alone, with one vector as its head; a tied head is the embedding.
+        body = count - (0 if shape.is_tied else shape.vocabulary * shape.hidden)
+        of_critic = _state_bytes(shape, trainer, critic, ranks, body, body)
+        state = tuple(sum(parts) for parts in zip(state, of_critic, strict=True))
+    weights, gradients, moments, buffers = state
+    # A sequence is never split: one longer than a micro-batch gives a larger micro-batch.
+    tokens = max(trainer.micro_batch_tokens, longest)
+    return TrainingMemory(
+        weights=weights,
+        gradients=gradients,
+        optimizer=moments,
+        activations=activation_bytes(shape, tokens, width, trainer.gradient_checkpointing),
+        reference=count * width if has_reference else 0.0,
+        buffers=CONTEXT_BYTES + buffers,
+    )
+
+
+def _state_bytes(shape: Shape, trainer: Any, optimizer: str, ranks: int, count: int, learned: int) -> tuple[float, ...]:
+    """Returns bytes of weights, gradients, optimizer and buffers of a model of `count` weights, of which some are
+    `learned`; learned weights of an adapter are further weights."""
+    width = NUMBER_BYTES[trainer.dtype]
     # Muon has one moment. It leaves the embedding to AdamW, which has two.
     moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count
-    zero, buffers = 0, CONTEXT_BYTES
     # Mixed: float32 master weights in addition to the weights; gradients are summed in float32.
-    is_mixed = trainer.dtype == "mixed"
+    is_mixed, buffers = trainer.dtype == "mixed", 0.0
     weights, gradients, state = count * width, learned * 4, learned * 4 * (moments + is_mixed)
-    weights += learned * width if adapter else 0
+    weights += learned * width if learned != count else 0
     if trainer.kind == "deepspeed":
         zero = trainer.zero_stage
         # Two buckets of float32, for reducing gradients and for gathering weights.
-        buffers += 2 * 4 * BUCKET_ELEMENTS if zero else 0
+        buffers = 2 * 4 * BUCKET_ELEMENTS if zero else 0.0
         # ZeRO 1 divides the optimizer state among the ranks, ZeRO 2 also the gradients, ZeRO 3 also the weights.
         state /= ranks if zero >= 1 else 1
         gradients /= ranks if zero >= 2 else 1
         weights /= ranks if zero == 3 else 1
         # Offloaded state is in host memory, which is not counted.
         state *= 0 if trainer.offload_optimizer else 1
-    # A sequence is never split: one longer than a micro-batch gives a larger micro-batch.
-    tokens = max(trainer.micro_batch_tokens, longest)
-    return TrainingMemory(
-        weights=weights,
-        gradients=gradients,
-        optimizer=state,
-        activations=activation_bytes(shape, tokens, width, trainer.gradient_checkpointing),
-        reference=count * width if has_reference else 0.0,
-        buffers=buffers,
-    )
+    return weights, gradients, state, buffers
 
 
 def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: bool) -> float:

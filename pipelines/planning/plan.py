@@ -276,7 +276,9 @@ def _cpu(
             trainer.micro_batch_tokens,
             int(trained.context) if trained else int(lengths.prompt),
             trained.response_tokens / max(1.0, trained.tokens) if trained else 0.5,
-            frozenset(item.training.kind for item in work if item.training),
+            frozenset(
+                kind for item in work if item.training for kind in (item.training.kind, item.training.critic) if kind
+            ),
             int(drawn.context) if drawn else int(lengths.prompt),
             int(drawn.lengths.mean) if drawn else 1,
             drawn.samples if drawn else 1,
@@ -342,9 +344,8 @@ def _planned(
     held = drawn_with = None
     if training:
         ranks = together.trainer_ranks if together else ranks
-        held = training_memory(
-            shape, trainer, training.kind, ranks, training.longest, training.holds_reference, training.adapter
-        )
+        models = training.holds_reference, training.adapter, training.critic
+        held = training_memory(shape, trainer, training.kind, ranks, training.longest, *models)
     if drawing:
         # A call with `in_flight` starts a prompt when another has ended: the cache never holds more than these.
         open_prompts = (min(part.prompts, part.in_flight or part.prompts) * part.samples for part in drawing)

@@ -32,12 +32,16 @@ HEAD_PRODUCTS = 4
 
 
 def training_flops(work: Training, shape: Shape, is_checkpointed: bool) -> float:
-    """Forward and backward; with gradient checkpointing the layers run forward once more."""
+    """Forward and backward; with gradient checkpointing the layers run forward once more.
+
+    A critic has the same layers and no head; it also goes forward once for the values before the update.
+    """
     layers = layer_flops(shape, work.context)
+    passes = 4 if is_checkpointed else 3
     head = 2 * shape.vocabulary * shape.hidden
     forward_head = head * work.response_tokens / max(1.0, work.tokens)
     return (
-        work.tokens * layers * (4 if is_checkpointed else 3)
+        work.tokens * layers * (passes + (passes + 1 if work.critic else 0))
         + work.response_tokens * head * HEAD_PRODUCTS
         + work.forward_tokens * (layers + forward_head)
     )
@@ -170,11 +174,12 @@ class CpuSpeed:
         probe = self.probe
         layer = probe.layer_training_token + (probe.layer_forward_token if self.is_checkpointed else 0.0)
         meets_head = work.response_tokens / max(1.0, work.tokens)
+        of_critic = layer + probe.layer_forward_token if work.critic else 0.0
         return (
-            work.tokens * shape.layers * layer
+            work.tokens * shape.layers * (layer + of_critic)
             + work.response_tokens * probe.head_training_token
             + work.forward_tokens * (shape.layers * probe.layer_forward_token + meets_head * probe.head_forward_token)
-            + work.updates * probe.update[work.kind]
+            + work.updates * (probe.update[work.kind] + (probe.update[work.critic] if work.critic else 0.0))
         )
 
     def step_seconds(self, shape: Shape, sequences: float) -> float:

@@ -13,14 +13,15 @@ fewest trajectories. Source: AReaL (arXiv 2505.24298), section 5.1 (bound) and 4
 
 asynchronous, with and without repack: an empty replica takes a share of groups, with the newest weights.
 The trainer takes a batch when `ExperienceWindow` gives one, pushes its weights and continues; the relays have them at
-the end of the broadcast. Every few seconds `repack` empties replicas into others of the same weights. Both decisions
-are made by the code of the real loop. Source: Laminar (arXiv 2510.12633).
+the end of the broadcast. Every few seconds, and when new weights are there, `repack` empties replicas into others of
+the same weights. Both decisions are made by the code of the real loop. Source: Laminar (arXiv 2510.12633).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
@@ -277,6 +278,8 @@ class _AsynchronousLoop(_Groups):
         """Version that the relays have."""
         self.is_training = False
         self.next_look = machine.repack_seconds
+        self._publications: deque[float] = deque()
+        """Times at which the relays will have new weights: those in training, and those on their way."""
         self._share = schedule.share * machine.groups / machine.replicas
         self._left_of_share = [0.0] * machine.replicas
         """Fractions of a group: shares are whole groups, and right on average."""
@@ -345,7 +348,9 @@ class _AsynchronousLoop(_Groups):
         if self.is_training or (batch := self.window.next_batch()) is None:
             return
         self.is_training = True
-        self._at(time + self._take(self.window.steps_done, batch), self._trained, None)
+        trained = time + self._take(self.window.steps_done, batch)
+        self._publications.append(trained + self.machine.push_seconds + self.machine.broadcast_seconds)
+        self._at(trained, self._trained, None)
 
     def _trained(self, time: float, _: None) -> None:
         self._trained_at.append(time)
@@ -359,6 +364,10 @@ class _AsynchronousLoop(_Groups):
 
     def _publish(self, time: float, version: int) -> None:
         self.published = version
+        self._publications.popleft()
+        # Not if the replicas were run beyond this moment before it was known: then the clock's check comes soon.
+        if time == self.next_look:
+            self._look(time, None)
         # Newer weights move the window, so replicas that were not allowed to start a group may do so now.
         idle, self._idle = self._idle, []
         for replica in idle:
@@ -369,7 +378,10 @@ class _AsynchronousLoop(_Groups):
         if self.schedule.is_repacked:
             self._repack(time)
         self.next_look = time + self.machine.repack_seconds
-        self._at(self.next_look, self._look, None)
+        if self.schedule.is_repacked and self._publications and time < self._publications[0] < self.next_look:
+            self.next_look = self._publications[0]  # `_publish` makes this check
+        else:
+            self._at(self.next_look, self._look, None)
         for replica in self.replicas:
             if replica.trajectories:
                 self._decode(replica)

@@ -6,7 +6,7 @@ pass.
 Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for
 the same without the division; Lite PPO (arXiv 2508.08221); MaxRL (arXiv 2602.02710); RLOO (arXiv 2402.14740, equation
 8); OPO (arXiv 2505.23585, equation 9); Optimal Token
-Baseline (arXiv 2602.07078). Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
+Baseline (arXiv 2602.07078). `distilled` has its own. Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
 
 The optimal token baseline, with s2 the squared norm of the gradient of log pi(a) with respect to the logits:
     W_{i,t} = sum_{j <= t} m_{i,j} s2_{i,j} w_{i,j}^2      B_t = sum_i m W G / (sum_i m W + 1e-8)
@@ -221,6 +221,24 @@ def optimal_token_baseline(
     is_lone = _sum_of_responses(mask.double(), groups) == 1
     baseline = torch.where(is_lone, value if lone_tail == "zero" else torch.zeros_like(value), baseline)
     return torch.where(mask, baseline, 0.0).to(returns.dtype)
+
+
+def distilled(
+    policy_logprobs: PerToken,
+    teacher_logprobs: PerToken,
+    response_mask: Shaped[Tensor, "batch tokens"],
+    coefficient: float,
+) -> PerToken:
+    """On-policy distillation: coefficient * (log p_teacher - log p_policy) at each sampled token, 0 outside the mask.
+
+    Its mean over samples of the policy is minus the reverse KL of the next token, KL(policy || teacher), so it has no
+    baseline; later tokens do not count (discount 0). Source: "On-Policy Distillation" (Thinking Machines Lab, 2025) and
+    `incorporate_kl_penalty` of tinker-cookbook's distillation; GKD (arXiv 2306.13649) takes the gradient over the whole
+    vocabulary instead. Deviation: under `rl.proximal: recompute` the policy's log-probs are the trainer's, not the
+    sampler's.
+    """
+    # `where`, because a product with 0 would keep a NaN outside the mask.
+    return torch.where(response_mask.bool(), coefficient * (teacher_logprobs - policy_logprobs), 0.0)
 
 
 def _sum_of_responses(values: Tensor, groups: Tensor) -> Tensor:

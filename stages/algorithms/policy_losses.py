@@ -4,12 +4,14 @@ trainer's and the sampler's log-probabilities: importance weights and trust regi
 Sources: PPO (arXiv 1707.06347, equation 7) with DAPO's two clip offsets (arXiv 2503.14476, equation 8) and the dual
 clip of arXiv 1912.09729 (equation 5); GSPO (arXiv 2507.18071, equations 5 and 13 to 15); CISPO (arXiv 2506.13585,
 equations 4 and 5); DPPO (arXiv 2602.04879), binary total variation and binary KL; SAPO (arXiv 2511.20347, equations 5
-and 6); REINFORCE (Williams, 1992). Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
+and 6); KL-Cov (arXiv 2505.22617); REINFORCE (Williams, 1992); the mean over prompts (arXiv 2510.13786, ScaleRL).
+Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
 Corrections: truncated importance sampling (Yao et al., fengyao.notion.site/off-policy-rl); IcePop (Ring team,
 ringtech.notion.site, 2025); the mask by the geometric mean of a response's ratios (Liu et al., "When Speed Kills
 Stability", 2025); DeepSeek-V3.2's mask of bad responses (arXiv 2512.02556, off-policy sequence masking); Trust Region
-Masking (arXiv 2512.23075), algorithm 1 and its table of bounds; verl `trainer/ppo/rollout_corr_helper.py` at 1dda039b,
-for the clamp of the log-ratio to +-20 and the estimators (`seq_max_k2`, `seq_mean_k3`).
+Masking (arXiv 2512.23075), algorithm 1, its table of bounds and its length-neutral appendix; verl
+`trainer/ppo/rollout_corr_helper.py` at 1dda039b, for the clamp of the log-ratio to +-20, the estimators
+(`seq_max_k2`, `seq_mean_k3`) and weights with mean 1.
 
 The losses share one interface. `advantages` are per token [batch, tokens] or per response [batch]; they carry no
 gradient. Values outside the response mask are replaced before any arithmetic, so that NaN in padding reaches
@@ -29,13 +31,14 @@ Deviations:
    including rows that a mask has emptied: masking responses out must not give the others more weight.
 4. With vocabulary pruning on both sides, the exact KL uses the union of the policy's and the sampler's token sets. The
    sets differ at their border, where one extra token would otherwise make the KL infinite.
+5. A response of one token has length-neutral score 0: the paper's weight of the last token is 0, and 0 / 0 its score.
 """
 
 import math
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from stages.algorithms.token_statistics import safe_vocabulary
@@ -190,6 +193,27 @@ def sapo(
     }
 
 
+def kl_cov(
+    policy_logprobs: PerToken,
+    proximal_logprobs: PerToken,
+    advantages: Advantages,
+    response_mask: Mask,
+    is_held: Mask,
+    coefficient: float,
+) -> tuple[PerToken, Diagnostics]:
+    """KL-Cov: -r A, without a clip, plus coefficient * |log r| at the tokens `is_held`, those of high covariance.
+
+    The penalty has no slope at r = 1: there, the rounding of the two log-probabilities decides its sign.
+    """
+    mask = response_mask.bool()
+    log_ratio = _log_ratio(policy_logprobs, proximal_logprobs, mask)
+    ratio = log_ratio.exp()
+    penalty = torch.where(mask & is_held.bool(), coefficient * log_ratio.abs(), 0.0)
+    zero = torch.zeros((), dtype=ratio.dtype, device=ratio.device)
+    shown = {"clip_fraction/low": zero, "clip_fraction/high": zero, **_ratio_diagnostics(ratio.detach(), mask)}
+    return penalty - ratio * _per_token(advantages, mask), shown
+
+
 def reinforce(
     policy_logprobs: PerToken,
     proximal_logprobs: PerToken,
@@ -208,16 +232,21 @@ def reinforce(
 
 
 def aggregate(
-    loss: PerToken, response_mask: Mask, how: str, divisor: float | Tensor | None = None
+    loss: PerToken,
+    response_mask: Mask,
+    how: str,
+    divisor: float | Tensor | None = None,
+    prompt_tokens: Float[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, ""]:
     """Returns one number from the losses of the masked tokens; 0 with a zero gradient when the mask is empty.
 
     token_mean: sum over tokens / tokens (DAPO). sequence_mean_token_mean: mean over responses of each one's token
     mean (GRPO). sequence_mean_token_sum: mean over responses of each one's token sum. constant: sum over tokens /
-    divisor (Dr. GRPO). A given `divisor` replaces the count of tokens (token_mean) or of responses (the sequence
-    modes). So the losses of micro-batches add up to the loss of the batch, and masked-out responses do not give the
-    others more weight. ValueError on an unknown mode, a divisor that is not positive, or constant
-    without one.
+    divisor (Dr. GRPO). prompt_mean: sum over tokens, each over the tokens of all responses to its prompt
+    (`prompt_tokens`) / divisor, the number of prompts (ScaleRL). A given `divisor` replaces the count of tokens
+    (token_mean) or of responses (the sequence modes). So the losses of micro-batches add up to the loss of the batch,
+    and masked-out responses do not give the others more weight. ValueError on an unknown mode, a divisor that is not
+    positive, or constant or prompt_mean without one.
     """
     if divisor is not None and not divisor > 0:
         raise ValueError(f"divisor must be positive, not {divisor}: give the count of tokens or responses")
@@ -236,9 +265,21 @@ def aggregate(
         if divisor is None:
             raise ValueError("constant aggregation needs a divisor: give a fixed count, such as batch * max tokens")
         return kept.sum() / divisor
+    if how == "prompt_mean":
+        if divisor is None or prompt_tokens is None:
+            raise ValueError("prompt_mean aggregation needs the number of prompts, and the tokens of each one")
+        return (kept.sum(-1) / prompt_tokens.clamp_min(1)).sum() / divisor
     raise ValueError(
-        f"aggregation {how!r} is not one of token_mean, sequence_mean_token_mean, sequence_mean_token_sum, constant"
+        f"aggregation {how!r} is not one of token_mean, sequence_mean_token_mean, sequence_mean_token_sum, constant, "
+        "prompt_mean"
     )
+
+
+def tokens_of_prompts(response_mask: Mask, group_ids: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """Returns, for each response, the masked tokens of all responses of its group: for `aggregate` as prompt_mean."""
+    _, groups = torch.unique(group_ids, return_inverse=True)
+    counts = response_mask.float().sum(-1)
+    return torch.zeros_like(counts).index_add_(0, groups, counts)[groups]
 
 
 def _log_ratio(policy_logprobs: Tensor, proximal_logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -318,6 +359,21 @@ def importance_weights(
     return torch.where(mask, weights, 0.0)
 
 
+def normalising_factor(weights: PerToken, response_mask: Mask, level: str) -> Float[Tensor, ""]:
+    """Returns the factor that gives a batch's importance weights a mean of 1; 1 if their mean is 1e-8 or less.
+
+    The mean is over tokens, or at level "sequence" over responses with tokens.
+    """
+    mask = response_mask.bool()
+    kept = torch.where(mask, weights.double(), 0.0)
+    if level == "token":
+        mean = kept.sum() / mask.sum().clamp_min(1)
+    else:
+        # All tokens of a response have the same weight.
+        mean = kept.amax(-1).sum() / mask.any(-1).sum().clamp_min(1)
+    return torch.where(mean > 1e-8, 1 / mean, 1.0).to(weights.dtype)
+
+
 def ice_pop_weights(
     policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask, low: float, high: float
 ) -> PerToken:
@@ -359,6 +415,34 @@ def bad_response_mask(
     mean = _per_token(advantages, mask).sum(-1) / mask.sum(-1).clamp_min(1)
     divergence = -_mean_log_ratio(policy_logprobs, rollout_logprobs, response_mask)
     return (mean >= 0) & ~divergence.isnan() | (divergence <= max_divergence)
+
+
+def length_neutral_scores(
+    policy_logprobs: PerToken,
+    rollout_logprobs: PerToken,
+    response_mask: Mask,
+    token_kl: float | None,
+    token_tv: float | None,
+) -> Float[Tensor, " batch"]:
+    """Returns sum_t w_t |rho_t - 1| / sum_t w_t of each response (LN-TRM), in float64; rho = pi / mu. No gradient.
+
+    w_t = min(1, (T - t) token_tv, sqrt((T - t) token_kl / 2)) for the policy's t-th of T tokens: an error at an early
+    token reaches more of the response. None leaves a term out; with both out the score is the plain mean (SER). A
+    response without tokens has score 0; NaN stays NaN. ValueError on a tolerance that is not positive.
+    """
+    if any(value is not None and not value > 0 for value in (token_kl, token_tv)):
+        raise ValueError(f"token_kl {token_kl} and token_tv {token_tv} must be positive, or null")
+    mask = response_mask.bool()
+    log_ratio = torch.where(mask, policy_logprobs.detach().double() - rollout_logprobs.detach().double(), 0.0)
+    errors = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1().abs()
+    left = mask.sum(-1, keepdim=True) - mask.cumsum(-1)  # the policy's tokens after each one
+    weights = mask.double()
+    if token_tv is not None:
+        weights = torch.minimum(weights, left * token_tv)
+    if token_kl is not None:
+        weights = torch.minimum(weights, (left * token_kl / 2).sqrt())
+    total = weights.sum(-1)
+    return (errors * weights).sum(-1) / torch.where(total > 0, total, 1.0)
 
 
 def _mean_log_ratio(policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask) -> Tensor:
@@ -421,6 +505,33 @@ def exact_divergences(
         logits = logits.masked_fill(~(safe_vocabulary(logits, log_threshold) | is_drawable), -torch.inf)
     log_ratio = torch.where(is_drawable, rollout - logits.log_softmax(-1), 0.0)
     return (rollout.exp() * log_ratio).sum(-1).clamp_min(0.0)
+
+
+LARGEST_ROUNDING = 1e-6
+"""A sampler's log-probs are rounded: if the listed tokens leave less mass than this, they are all that it can draw."""
+
+
+def likeliest_divergences(
+    likeliest: Float[Tensor, "tokens columns"], policy_logits: Float[Tensor, "tokens vocab"], temperature: float = 1.0
+) -> Float[Tensor, " tokens"]:
+    """Returns KL(mu || pi) of each token where all tokens but the sampler's likeliest count as one. No gradient.
+
+    In nats and float64. Merging tokens never raises a KL, so this is a lower bound of `exact_divergences`. It is equal
+    when the listed tokens are all that the sampler can draw. `likeliest` is from `token_statistics.likeliest_tokens`;
+    neither side is pruned. After DPPO's top-k approximation (arXiv 2602.04879). Edge cases as in `exact_divergences`.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, not {temperature}")
+    rollout, ids = likeliest.detach().double().chunk(2, dim=-1)
+    ids, is_drawable = ids.long(), rollout != -torch.inf
+    logprobs = (policy_logits.detach().double() / temperature).log_softmax(-1)
+    # Summed without the listed tokens, because 1 - sum would lose the digits of a small remainder.
+    others = logprobs.scatter(-1, ids, -torch.inf).logsumexp(-1)
+    remainder = 1 - rollout.exp().sum(-1)
+    remainder = torch.where(remainder > LARGEST_ROUNDING, remainder, 0.0)
+    listed = torch.where(is_drawable, rollout.exp() * (rollout - logprobs.gather(-1, ids)), 0.0).sum(-1)
+    merged = torch.where(remainder > 0, remainder * (remainder.log() - others), 0.0)
+    return (listed + merged).clamp_min(0.0)
 
 
 def trust_region_mask_exact(

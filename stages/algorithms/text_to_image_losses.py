@@ -114,6 +114,26 @@ def drawn_with_gradient(latents: Tensor, timesteps: Sequence[int], gradient_step
     return latents
 
 
+def best_share(rewards: Float[Tensor, " pictures"], share: float) -> Float[Tensor, " pictures"]:
+    """Returns weight 1 for the best `share` of the pictures, at least one, and 0 for the others (dataset filtering).
+
+    Of equal rewards the earlier picture counts as better.
+    """
+    best = rewards.argsort(descending=True, stable=True)[: max(1, int(share * len(rewards)))]
+    return torch.zeros_like(rewards).index_fill(0, best, 1.0)
+
+
+def scaled_rewards(rewards: Float[Tensor, " pictures"]) -> Float[Tensor, " pictures"]:
+    """Returns the rewards scaled to 0..1, the worst picture 0 and the best 1; all 1 where the rewards are equal."""
+    low, high = rewards.min(), rewards.max()
+    return (rewards - low) / (high - low) if high > low else torch.ones_like(rewards)
+
+
+def best_of_each(rewards: Float[Tensor, "prompts pictures"]) -> Float[Tensor, "prompts pictures"]:
+    """Returns weight 1 for the first best picture of each prompt and 0 for the others (RAFT)."""
+    return torch.zeros_like(rewards).scatter(1, rewards.argmax(1, keepdim=True), 1.0)
+
+
 def diffusion_preference_loss(
     better_errors: Float[Tensor, " pairs"],
     worse_errors: Float[Tensor, " pairs"],

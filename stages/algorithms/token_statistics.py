@@ -61,6 +61,9 @@ class TokenStatistics(_ThreeStatistics):
     """
 
     outside: Bool[Tensor, "batch tokens"]
+    pruned_mass: PerToken
+    """1 - Z: the probability of all tokens that were pruned, before the others are renormalised, without gradient. It
+    is also the total variation between the whole distribution and the pruned one. 0 without pruning."""
 
 
 def token_statistics(
@@ -94,11 +97,11 @@ def token_statistics(
     # Under autocast the hidden states may be wider than the head.
     flat = hidden.reshape(-1, hidden.shape[-1]).to(head_weight.dtype)
     chunk_tokens = chunk_tokens or _usual_chunk_tokens(flat, len(head_weight))
-    *statistics, outside = _TokenStatistics.apply(
+    *statistics, outside, pruned_mass = _TokenStatistics.apply(
         flat, head_weight, token_ids.reshape(-1), float(temperature), log_threshold, chunk_tokens, cap
     )
     result = TokenStatistics(*(values.view(token_ids.shape) for values in statistics))
-    result.outside = outside.view(token_ids.shape)
+    result.outside, result.pruned_mass = outside.view(token_ids.shape), pruned_mass.view(token_ids.shape)
     return result
 
 
@@ -112,14 +115,14 @@ class _TokenStatistics(torch.autograd.Function):
         # The types are chosen here; autocast would cast the results back and forth.
         with torch.autocast(hidden.device.type, enabled=False):
             results = _forward(hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens, cap)
-        logprobs, entropy, sum_squared_probs, log_total, border, outside = results
+        logprobs, entropy, sum_squared_probs, log_total, border, outside, pruned_mass = results
         ctx.save_for_backward(hidden, head_weight, token_ids, entropy, sum_squared_probs, log_total, border)
-        ctx.mark_non_differentiable(outside)
-        return logprobs, entropy, sum_squared_probs, outside
+        ctx.mark_non_differentiable(outside, pruned_mass)
+        return logprobs, entropy, sum_squared_probs, outside, pruned_mass
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared, _):
+    def backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared, *_):
         with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
             grads = _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared)
         return *grads, None, None, None, None, None
@@ -134,7 +137,8 @@ def _forward(
     chunk_tokens: int,
     cap: float | None,
 ) -> list[Tensor]:
-    """Log-probability, entropy, sum of squares, log of the normaliser, border of S, and outside, each [tokens]."""
+    """Log-probability, entropy, sum of squares, log of the normaliser, border of S, outside and pruned mass: [tokens]
+    each."""
     tokens, vocab = len(hidden), len(head_weight)
     precision = _precision(hidden)
     chunk = max(1, min(chunk_tokens, tokens))
@@ -145,7 +149,7 @@ def _forward(
     # Allocated once and used for every block.
     scratch = torch.empty(0 if kernels else block, vocab, dtype=precision, device=hidden.device)
     results = [torch.empty(tokens, dtype=precision, device=hidden.device) for _ in range(5)]
-    results.append(torch.zeros(tokens, dtype=torch.bool, device=hidden.device))
+    results += [torch.zeros(tokens, dtype=dtype, device=hidden.device) for dtype in (torch.bool, precision)]
     for start in range(0, tokens, chunk):
         stop = min(start + chunk, tokens)
         # The only place that stores logits: one chunk, overwritten by the next.
@@ -183,7 +187,7 @@ def _product(hidden: Tensor, head_weight: Tensor, logits: Tensor) -> None:
 def _row_statistics(
     logits: Tensor, token_ids: Tensor, temperature: float, log_threshold: float | None, weights: Tensor
 ) -> tuple[Tensor, ...]:
-    """Returns the six results of `_forward` for a block of rows, each (rows, 1). Overwrites `logits` and `weights`."""
+    """Returns the results of `_forward` for a block of rows, each (rows, 1). Overwrites `logits` and `weights`."""
     top = logits.amax(-1, keepdim=True)
     # Before the temperature divides, as the kernel does: see there.
     logits.sub_(top)
@@ -196,18 +200,21 @@ def _row_statistics(
     torch.exp2(logits.mul_(LOG2_E), out=weights)
     if is_unsafe is None:
         border, outside = torch.full_like(top, -torch.inf), torch.zeros_like(chosen, dtype=torch.bool)
+        pruned = torch.zeros_like(top)
     else:
         # Relative to the logit, because its rounding grows with its size.
         slack = BORDER_ROUNDINGS * torch.finfo(top.dtype).eps * top.abs().clamp_min(1.0)
         border, outside = top + log_threshold - slack, chosen < log_threshold
-        # The sampled token always stays (deviation 1).
+        # Summed, because 1 - Z would lose the digits of a small rest. The sampled token always stays (deviation 1).
+        pruned = weights.masked_fill(is_unsafe.logical_not().scatter_(-1, token_ids, True), 0.0).sum(-1, keepdim=True)
         weights.masked_fill_(is_unsafe, 0.0).scatter_(-1, token_ids, chosen.exp())
     total = weights.sum(-1, keepdim=True)
     log_total = total.log()
     sum_squared_probs = (torch.linalg.vector_norm(weights, dim=-1, keepdim=True) / total).square()
     # H = log Z - sum(p z), with z in units of log 2.
     entropy = log_total - logits.mul_(weights).sum(-1, keepdim=True) / (LOG2_E * total)
-    return chosen - log_total, entropy, sum_squared_probs, top + log_total, border, outside
+    mass = pruned / (pruned + total)
+    return chosen - log_total, entropy, sum_squared_probs, top + log_total, border, outside, mass
 
 
 class _Rows(NamedTuple):
@@ -403,6 +410,15 @@ def safe_vocabulary(logits: Float[Tensor, "*batch vocab"], log_threshold: float)
     if not log_threshold <= 0:
         raise ValueError(f"log_threshold must be at most 0, not {log_threshold}: it is log(p / p_max)")
     return logits >= logits.amax(-1, keepdim=True) + log_threshold
+
+
+def likeliest_tokens(logprobs: Float[Tensor, "tokens vocab"], count: int) -> Float[Tensor, "tokens columns"]:
+    """Returns log-probs of the `count` likeliest tokens, then their ids, [tokens, 2 * count], float32.
+
+    float32 holds every id below 2^24.
+    """
+    values, ids = logprobs.topk(count, dim=-1)
+    return torch.cat([values.float(), ids.float()], dim=-1)
 
 
 def pruned_logprobs(

@@ -28,7 +28,8 @@ def row_statistics(
     border_slack: float,
     results: list[Tensor],
 ) -> None:
-    """Fills `results`: log-probability, entropy, sum of squares, log of the normaliser, border and outside, [rows].
+    """Fills `results` [rows]: log-probability, entropy, sum of squares, log of the normaliser, border, outside, pruned
+    mass.
 
     `logits` [rows, vocabulary] in any floating type, rows contiguous; all arithmetic in float32. The border is lower
     than the edge of the safe vocabulary by `border_slack` times max(1, |largest logit|).
@@ -101,6 +102,7 @@ def _row_statistics_kernel(
     log_totals,
     borders,
     outsides,
+    pruned_masses,
     vocab,
     stride,
     inverse_temperature,
@@ -128,6 +130,7 @@ def _row_statistics_kernel(
     total = 0.0  # sum of e^below, below = (logit - top) / temperature
     weighted = 0.0  # sum of e^below below
     squared = 0.0  # sum of e^(2 below)
+    pruned = 0.0  # sum of e^below over the tokens outside the safe vocabulary
     for first in range(0, vocab, BLOCK):
         inside = first + columns < vocab
         z = tl.load(start + first + columns, mask=inside, other=-float("inf"))
@@ -145,7 +148,9 @@ def _row_statistics_kernel(
         below = (z - top) * inverse_temperature
         weight = tl.exp(below)
         if IS_PRUNED:
-            weight = tl.where((below < log_threshold) & (first + columns != token), 0.0, weight)
+            is_out = (below < log_threshold) & (first + columns != token)
+            pruned += tl.sum(tl.where(is_out, weight, 0.0), 0)
+            weight = tl.where(is_out, 0.0, weight)
         total += tl.sum(weight, 0)
         # 0 times minus infinity would be NaN.
         weighted += tl.sum(tl.where(weight == 0.0, 0.0, weight * below), 0)
@@ -161,9 +166,11 @@ def _row_statistics_kernel(
         slack = border_slack * tl.maximum(tl.abs(top), 1.0)
         tl.store(borders + row, top + log_threshold - slack)
         tl.store(outsides + row, chosen_below < log_threshold)
+        tl.store(pruned_masses + row, pruned / (pruned + total))
     else:
         tl.store(borders + row, -float("inf"))
         tl.store(outsides + row, False)
+        tl.store(pruned_masses + row, 0.0)
 
 
 @triton.jit

@@ -13,7 +13,8 @@ import json
 import random
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,17 @@ from stages.engines.images.params import AnnotationFile
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables import ASPECTS, ISSUES, RANKING, RATING, Funnel, prompt_id
+from stages.foundations.tables import (
+    ASPECTS,
+    ISSUES,
+    PROMPT_ANNOTATION,
+    PROMPT_CATEGORIES,
+    PROMPT_PROBLEMS,
+    RANKING,
+    RATING,
+    Funnel,
+    prompt_id,
+)
 
 SLOTS = 5
 """Slots of a ranking; the first is best."""
@@ -64,6 +75,10 @@ class Annotation:
     """Distinguishes tasks with equal images."""
     is_anonymous: bool = False
     """Does not depend on the annotator."""
+    category: Any = ""
+    """Of the prompt; empty where it was not asked."""
+    problems: Sequence[Any] = ()
+    """Of the prompt."""
 
     @property
     def task_id(self) -> str:
@@ -95,7 +110,8 @@ def checked_tables(
     An annotation is dropped as a whole: if one value is wrong, none can be trusted. A reader's refusal is
     (row id, reason, detail). Of several annotations by one annotator on one task the latest counts.
     """
-    funnel, warnings = Funnel("annotate", 0), Counter[str]()
+    annotations, funnel, warnings = list(annotations), Funnel("annotate", 0), Counter[str]()
+    problematic = prompts_with_problems(prompt_annotations(annotations, known))
     accepted: dict[tuple[str, str, bool], tuple[Annotation, list[int]]] = {}
     for number, one in enumerate(annotations):
         funnel.rows_in += 1
@@ -104,7 +120,7 @@ def checked_tables(
             funnel.drop({}, reason, detail, row_id)
             continue
         try:
-            ranks = _checked(one, known)
+            ranks = _checked(one, known, problematic)
         except Refused as refused:
             _drop(funnel, one, *refused.args)
             continue
@@ -133,12 +149,44 @@ def checked_tables(
     )
 
 
-def _checked(one: Annotation, known: Known) -> list[int]:
-    """Returns the ranks in the order of the images; raises Refused with the first error."""
+def prompt_annotations(annotations: Iterable[Annotation | Refusal], known: Known) -> pandas.DataFrame:
+    """Returns the table of what was said of prompts; annotations that say nothing of it have no row."""
+    said = [one for one in annotations if isinstance(one, Annotation) and (one.category or one.problems)]
+    rows = []
+    for one in sorted(said, key=lambda one: one.created):
+        # `checked_tables` counts what is refused.
+        with suppress(Refused):
+            _check_prompt(one, known)
+            rows.append({name: getattr(one, name) for name in PROMPT_ANNOTATION.names})
+    # Of several annotations by one annotator on one task the latest counts.
+    return pandas.DataFrame(rows, columns=PROMPT_ANNOTATION.names).drop_duplicates(
+        ["task_id", "annotator_id"], keep="last"
+    )
+
+
+def prompts_with_problems(said: pandas.DataFrame) -> set[str]:
+    """Returns the ids of prompts in which at least half of the annotations see a problem."""
+    shares = said["problems"].map(len).gt(0).groupby(said["prompt_id"]).mean()
+    return set(shares.index[shares >= 0.5])
+
+
+def _check_prompt(one: Annotation, known: Known) -> None:
     if one.prompt_id not in known.prompts:
         raise Refused("unknown_prompt", f"the table of prompts lacks {one.prompt_id!r}"[:200])
     if not one.annotator_id and not one.is_anonymous:
         raise Refused("unknown_annotator", "it does not say whose it is")
+    if one.category and one.category not in PROMPT_CATEGORIES:
+        raise Refused("unknown_category", f"{one.category!r}"[:200])
+    if unknown := [problem for problem in one.problems if problem not in PROMPT_PROBLEMS]:
+        raise Refused("unknown_problem", f"{unknown[0]!r}"[:200])
+
+
+def _checked(one: Annotation, known: Known, problematic: Collection[str]) -> list[int]:
+    """Returns the ranks in the order of the images; raises Refused with the first error."""
+    _check_prompt(one, known)
+    # Before the images: an annotator who sees a problem need not rank them.
+    if one.prompt_id in problematic:
+        raise Refused("problem_prompt", f"annotators see a problem in {known.prompts[one.prompt_id]!r}"[:200])
     for name in (*one.image_ids, *one.ranks):
         # An image of another prompt counts as unknown.
         if known.images.get(name) != one.prompt_id or name not in one.image_ids:

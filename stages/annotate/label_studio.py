@@ -1,8 +1,9 @@
 """Label Studio (1.23): its full JSON export as annotations, and folders of tasks that it can import.
 
 Reading: the images of a task are those of its `image_ids`, which `labelling_task` writes, never Label Studio's paths.
-Only results of this project's controls count: `ranking`, and for image n `overall_n`, `alignment_n`, `fidelity_n` and
-`issues_n`. An annotation that is `ground_truth` is the reference answer of its task.
+Only results of this project's controls count: `category` and `problems` of the prompt, `ranking`, and for image n
+`overall_n`, `alignment_n`, `fidelity_n` and `issues_n`. An annotation that is `ground_truth` is the reference answer of
+its task.
 
 Writing (`retrace annotations export`): pictures as PNG, and one project per number of images, because a
 configuration names its images one by one.
@@ -28,9 +29,20 @@ from stages.annotate.annotations import MOST_POINTS, SLOTS, Annotation, Found, R
 from stages.engines.images.shards import pixels_of, png_of, read_image_rows, read_images
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder, stable_hash, write_json, write_text_atomically
-from stages.foundations.tables import ASPECTS, ISSUES, RANKING, RATING, read_table
+from stages.foundations.tables import (
+    ASPECTS,
+    ISSUES,
+    PROMPT_ANNOTATION,
+    PROMPT_CATEGORIES,
+    PROMPT_PROBLEMS,
+    RANKING,
+    RATING,
+    read_table,
+)
 
 SOURCE = "label_studio"
+OF_PROMPT = {"category": PROMPT_CATEGORIES, "problems": PROMPT_PROBLEMS}
+"""The two controls that ask about the prompt, and their choices."""
 _SLOT = re.compile(r"slot_(-?\d{1,6})")
 _OF_IMAGE = re.compile(rf"({'|'.join(ASPECTS)}|issues)_(\d+)")
 
@@ -82,12 +94,12 @@ def _annotation(row_id: str, data: Mapping[str, Any], one: Any) -> Annotation:
             if not 0 <= index < len(images):
                 raise Refused("unknown_image", f"{control} is of no image of the task"[:200])
             if what == "issues":
-                flags = value.get("choices")
-                issues[images[index]] = flags if isinstance(flags, list) else [flags]
+                issues[images[index]] = _flags(value)
             # 0 is a rating that was withdrawn.
             elif value.get("rating") != 0:
                 ratings[images[index], what] = value.get("rating")
     prompt = data.get("prompt_id")
+    said = {control: _flags(value) for control, value in map(_item, one["result"]) if control in OF_PROMPT}
     return Annotation(
         row_id,
         prompt if isinstance(prompt, str) else "",
@@ -100,7 +112,15 @@ def _annotation(row_id: str, data: Mapping[str, Any], one: Any) -> Annotation:
         one.get("lead_time"),
         str(one.get("created_at", "")),
         is_gold=one.get("ground_truth") is True,
+        # Several categories are none of the known ones.
+        category=", ".join(map(str, said.get("category", []))),
+        problems=said.get("problems", []),
     )
+
+
+def _flags(value: Mapping[str, Any]) -> list[Any]:
+    flags = value.get("choices")
+    return flags if isinstance(flags, list) else [flags]
 
 
 def _item(item: Any) -> tuple[str, Mapping[str, Any]]:
@@ -178,10 +198,12 @@ _QUESTIONS = dict(
 
 
 def labelling_configuration(images: int) -> str:
-    """Returns the XML for tasks of so many images: three ratings and the issue flags of each, then a ranking in five
-    slots.
+    """Returns the XML for tasks of so many images: the prompt's category and problems, three ratings and the issue
+    flags of each image, then a ranking in five slots.
 
-    The style hides the ids that Label Studio 1.23 writes under each picture of the ranking: they push the slots apart.
+    What asks about the prompt names an image, because a control belongs to an object; as a Text the prompt could be
+    markup. The style hides the ids that Label Studio 1.23 writes under each picture of the ranking: they push the slots
+    apart.
     """
     blocks = "\n".join(map(_image_block, range(1, images + 1)))
     words = {1: " (best)", SLOTS: " (worst)"}
@@ -196,6 +218,14 @@ def labelling_configuration(images: int) -> str:
     .htx-ranker-item p + p {{ display: none; }}
   </Style>
   <Header value="$prompt"/>
+  <Header value="Category of the prompt" size="5"/>
+  <Choices name="category" toName="image_1" choice="single-radio" showInline="true" required="true">
+{_choices(PROMPT_CATEGORIES)}
+  </Choices>
+  <Header value="Problems of the prompt: with one, the images need no rating" size="5"/>
+  <Choices name="problems" toName="image_1" choice="multiple" showInline="true">
+{_choices(PROMPT_PROBLEMS)}
+  </Choices>
   <View className="images">
 {blocks}
   </View>
@@ -208,19 +238,22 @@ def labelling_configuration(images: int) -> str:
 """
 
 
+def _choices(values: Sequence[str]) -> str:
+    return "\n".join(f'        <Choice value="{value}"/>' for value in values)
+
+
 def _image_block(number: int) -> str:
     ratings = "\n".join(
         f'      <Header value="{html.escape(question)}" size="5"/>\n'
         f'      <Rating name="{aspect}_{number}" toName="image_{number}" maxRating="{MOST_POINTS}"/>'
         for aspect, question in _QUESTIONS.items()
     )
-    flags = "\n".join(f'        <Choice value="{issue}"/>' for issue in ISSUES)
     return f"""    <View className="image">
       <Header value="Image {number}" size="4"/>
       <Image name="image_{number}" value="$image_{number}" width="100%"/>
 {ratings}
       <Choices name="issues_{number}" toName="image_{number}" choice="multiple" showInline="true">
-{flags}
+{_choices(ISSUES)}
       </Choices>
     </View>"""
 
@@ -296,6 +329,11 @@ def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> 
     rated = defaultdict(list)
     for row in ratings.to_dict("records"):
         rated[row["task_id"], row["annotator_id"]].append(row)
+    said: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(dict)
+    if (annotations / "prompts.parquet").exists():
+        for row in read_table(annotations / "prompts.parquet", PROMPT_ANNOTATION).itertuples():
+            flags = {"category": [row.category] if row.category else [], "problems": list(row.problems)}
+            said[row.task_id, row.annotator_id] = flags
     tasks: dict[str, dict[str, Any]] = {}
     for row in rankings.to_dict("records"):
         shown = list(row["image_ids"])
@@ -305,7 +343,11 @@ def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> 
         )
         # A reference answer has no ratings; its annotator's ratings belong to the annotation beside it.
         of_row = [] if row["is_gold"] else rated[row["task_id"], row["annotator_id"]]
-        task["annotations"].append(exported_annotation(row, of_row, task["data"]["image_ids"]))
+        annotation = exported_annotation(row, of_row, task["data"]["image_ids"])
+        for name, flags in said[row["task_id"], row["annotator_id"]].items():
+            if flags and not row["is_gold"]:
+                annotation["result"].append(_result(name, "image_1", "choices", {"choices": flags}))
+        task["annotations"].append(annotation)
     return _write(list(tasks.values()), pool, out)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from stages.annotate.annotations import (
     by_prompt,
     checked_tables,
     json_rows,
+    prompt_annotations,
+    prompts_with_problems,
     ranking_annotations,
     read_checked,
     set_tasks,
@@ -26,7 +29,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_json, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
-from stages.foundations.tables import DROPPED, PROMPT, RANKING, RATING, read_table, write_table
+from stages.foundations.tables import DROPPED, PROMPT, PROMPT_ANNOTATION, RANKING, RATING, read_table, write_table
 from stages.observe.tracking import track
 
 
@@ -39,7 +42,7 @@ def main(job: Job) -> None:
     images = read_image_rows(paths.pool)
     known = known_from(prompts, images)
     with track(job.attempt(round=job.item)) as run:
-        annotations = _annotations(params, this_round, known, prompts, images, job)
+        annotations = list(_annotations(params, this_round, known, prompts, images, job))
         rankings, ratings, funnel, warnings = checked_tables(annotations, known)
         metrics = {
             **funnel.metrics(len(rankings)),
@@ -49,10 +52,18 @@ def main(job: Job) -> None:
             "tasks/all": rankings["task_id"].nunique(),
             "tasks/gold": rankings.loc[rankings["is_gold"], "task_id"].nunique(),
         }
+        said = prompt_annotations(annotations, known)
+        # Not everybody is asked about prompts: the panel never is.
+        if len(said):
+            counts = Counter(said["category"]) + Counter(said["problems"].explode().dropna())
+            metrics |= {f"prompt_annotations/{name}": count for name, count in sorted(counts.items()) if name}
+            metrics["prompts/with_problems"] = len(prompts_with_problems(said))
         if rankings.empty:
             raise UserError(f"round `{job.item}` has no usable annotation: {metrics}")
         write_table(rankings, paths.out / "rankings.parquet", RANKING)
         write_table(ratings, paths.out / "ratings.parquet", RATING)
+        if len(said):
+            write_table(said, paths.out / "prompts.parquet", PROMPT_ANNOTATION)
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)

@@ -14,7 +14,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -43,6 +43,7 @@ from stages.collect.stage import (
     Listed,
     LocalSource,
     Matches,
+    Origin,
     QuestionWithChoices,
     SourceParams,
     UrlSource,
@@ -85,8 +86,12 @@ def collect_source(name: str, source: SourceParams) -> tuple[list[Problem], Funn
     """
     rows, fields, only = _upstream(name, source)
     funnel, problems = Funnel("collect", len(rows)), []
+    drawn = _drawn(source.origin, len(rows))
     for number, row in enumerate(rows):
         row_id = f"{name}/{number}"
+        if number not in drawn:
+            funnel.drop({}, "not_drawn", row_id=row_id)
+            continue
         problem = problem_of_row(row, row_id, fields, only, funnel)
         if problem:
             problems.append({**problem, "source": name, "licence": source.licence})
@@ -109,6 +114,14 @@ def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap | st
         case origin:
             path = locate_file(name, origin)
             return read_rows(path, origin.format, origin.max_rows), origin.fields, origin.only
+
+
+def _drawn(origin: Origin, rows: int) -> Collection[int]:
+    """Returns the numbers of the rows to use, in `range(rows)`."""
+    draw = getattr(origin, "draw", None)  # generators have none
+    if draw is None or draw.rows >= rows:
+        return range(rows)
+    return set(random.Random(draw.seed).sample(range(rows), draw.rows))
 
 
 def problem_of_row(

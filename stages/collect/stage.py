@@ -219,6 +219,15 @@ class FieldMap(StrictParams):
     """The worked solution; null if the source has none. A row without a solution keeps its problem."""
 
 
+class DrawnRows(StrictParams):
+    """A uniform sample of a file's rows, such as 1,000 of MMLU-Pro's 12,032: files are often sorted by subject."""
+
+    rows: int = Field(ge=1)
+    """Rows to draw; the others are dropped as `not_drawn`. A file with fewer rows is used whole."""
+    seed: int
+    """Seed of the sample."""
+
+
 class FileContent(StrictParams):
     """Content of a file, for any origin."""
 
@@ -233,6 +242,8 @@ class FileContent(StrictParams):
     """Rows to take: each named field must have one of the values; {} for all rows."""
     max_rows: int | None = Field(ge=1)
     """Rows to read from the beginning of the file; null for all."""
+    draw: DrawnRows | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A sample of the rows that are read; absent: all."""
 
 
 class HubSource(FileContent):

@@ -1,8 +1,8 @@
-"""What stages do for `prompt.environment`, and for prompts without it: nothing of environments is imported then."""
+"""What stages do for `prompt.environment` and `prompt.forced_end`: without them, nothing of them is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from stages.engines.samplers.protocol import Sample, Sampler
 from stages.foundations.params import (
     ChatFrame,
     ChatPrompt,
+    ForcedEnd,
     PlainPrompt,
     PromptParams,
     TextFrame,
@@ -26,8 +27,13 @@ if TYPE_CHECKING:
 
 
 def with_turns(sampler: Sampler, prompt: PlainPrompt | ChatPrompt | None, policy_folder: Path) -> Sampler:
-    """Returns a sampler that asks the environment of `prompt` between turns; without one, `sampler` itself."""
-    environment = prompt and prompt.environment
+    """Returns a sampler that asks the environment of `prompt` or forces thoughts to end; without both `sampler`."""
+    environment, forced_end = prompt and prompt.environment, prompt and prompt.forced_end
+    match chosen("prompt.forced_end", forced_end):
+        case ForcedEnd():
+            from stages.engines.samplers.forced_ends import ForcedEndSampler
+
+            return ForcedEndSampler(sampler, forced_end, policy_folder)
     match chosen("prompt.environment.frame", environment and environment.frame):
         case TextFrame():
             from stages.engines.environments.turn_sampler import TurnSampler
@@ -81,11 +87,10 @@ def turn_messages(
 
 
 def turn_contradictions(prompt: PromptParams, sampler: SamplerParams, limits: Mapping[str, int]) -> list[str]:
-    """Returns settings that do not work with `prompt.environment`; `limits` are response tokens by parameter name."""
-    environment = prompt.environment
+    """Returns settings that do not work with `prompt`; `limits` are response tokens by parameter name."""
+    environment, sentences = prompt.environment, list(_forced_end_contradictions(prompt, sampler, limits))
     if environment is None:
-        return []
-    sentences = []
+        return sentences
     if environment.max_turns == 1 and isinstance(environment, ToolsEnvironment) and environment.tools:
         sentences.append(
             "prompt.environment.max_turns 1 ends an episode before the policy reads what a tool has answered: set 2 "
@@ -105,3 +110,25 @@ def turn_contradictions(prompt: PromptParams, sampler: SamplerParams, limits: Ma
             "policy learn to end its turns"
         )
     return sentences
+
+
+def _forced_end_contradictions(
+    prompt: PromptParams, sampler: SamplerParams, limits: Mapping[str, int]
+) -> Iterator[str]:
+    if prompt.forced_end is None:
+        return
+    text, most = prompt.forced_end.text, prompt.forced_end.thinking_tokens[1]
+    if prompt.environment is not None:
+        yield (
+            "prompt.forced_end ends the only turn of a response, and prompt.environment answers several: leave one of "
+            "the two out"
+        )
+    if any(stop in text for stop in sampler.stop or ()):
+        yield "prompt.forced_end.text holds a string of sampler.stop, which would end the response: leave it out there"
+    # A token has at least one byte, and the tokenizer is not known here.
+    yield from (
+        f"prompt.forced_end.thinking_tokens {most} and its text leave no room for an answer in {name} {tokens}: lower "
+        "them, or raise that"
+        for name, tokens in limits.items()
+        if most + len(text.encode()) >= tokens
+    )

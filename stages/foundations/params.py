@@ -266,6 +266,26 @@ def _is_absent(value: Any) -> bool:
     return value is None
 
 
+class ForcedEnd(StrictParams):
+    """Asks a policy that thinks for too long for its answer: `text` is appended, and it goes on from there."""
+
+    kind: Literal["phrase"]
+    thinking_tokens: tuple[Annotated[int, Field(ge=1)], int]
+    """Smallest and largest budget, of which each response gets one by its seed (ScaleRL: 10,240 and 12,288). What is
+    left of the limit on response tokens is for the answer."""
+    mark: str = Field(min_length=1)
+    """A response that has this text is not thinking any more (`</think>`)."""
+    text: str = Field(min_length=1)
+    """Not trained on. ScaleRL: `Okay, time is up. Let me stop thinking and formulate a final answer now. </think>`."""
+
+    @field_validator("thinking_tokens")
+    @classmethod
+    def _range_is_not_empty(cls, budgets: tuple[int, int]) -> tuple[int, int]:
+        if budgets[0] > budgets[1]:
+            raise ValueError(f"the smallest budget {budgets[0]} is more than the largest, {budgets[1]}: swap them")
+        return budgets
+
+
 class PlainPrompt(StrictParams):
     """The problem in a template, for policies without a chat format."""
 
@@ -274,6 +294,8 @@ class PlainPrompt(StrictParams):
     """Text with `{problem}` once, at the place of the problem."""
     environment: EnvironmentParams | None = Field(default=None, exclude_if=_is_absent)
     """What answers the policy's turns. Absent: a response is one turn."""
+    forced_end: ForcedEnd | None = Field(default=None, exclude_if=_is_absent)
+    """Absent: a thought may take the whole limit on response tokens."""
 
     @field_validator("template")
     @classmethod
@@ -297,6 +319,8 @@ class ChatPrompt(StrictParams):
     """A Jinja file that replaces the tokenizer's template, such as `custom/chat.jinja`."""
     environment: EnvironmentParams | None = Field(default=None, exclude_if=_is_absent)
     """What answers the policy's turns. Absent: a response is one turn."""
+    forced_end: ForcedEnd | None = Field(default=None, exclude_if=_is_absent)
+    """Absent: a thought may take the whole limit on response tokens."""
 
 
 PromptParams = Annotated[PlainPrompt | ChatPrompt, Field(discriminator="kind")]

@@ -205,6 +205,8 @@ class Training:
     """Of the optimizer."""
     holds_reference: bool = False
     """A second, frozen policy is in memory beside the trained one."""
+    critic: str | None = None
+    """Kind of the optimizer of a second model of the policy's size, which learns too; None where there is none."""
     adapter: Any = None
     """`AdapterParams` of what is learned in place of the policy's own weights."""
 

@@ -373,6 +373,33 @@ ASPECTS = ("overall", "alignment", "fidelity")
 """The three ratings of an image; null if the annotator gave none."""
 ISSUES = ("repeated_generation", "body_problem", "blur", "discomfort", "sexual", "violent", "defamatory")
 """Possible faults of an image (ImageReward, arXiv 2304.05977, section 2.2)."""
+PROMPT_CATEGORIES = tuple(
+    [
+        "abstract",
+        "animals",
+        "artifacts",
+        "arts",
+        "food_and_beverage",
+        "illustrations",
+        "indoor_scenes",
+        "outdoor_scenes",
+        "people",
+        "produce_and_plants",
+        "vehicles",
+        "world_knowledge",
+    ]
+)
+"""Possible categories of a prompt: those of Parti (arXiv 2206.10789), which ImageReward's annotators choose from."""
+PROMPT_PROBLEMS = ("ambiguous", "unclear", "pornographic", "violent", "discriminatory")
+"""Possible problems of a prompt (ImageReward, section 2.2; the exact words on its boxes are not published)."""
+PROMPT_ANNOTATION = TableSchema(
+    "prompt_annotation",
+    {
+        **dict.fromkeys(("task_id", "prompt_id", "annotator_id", "source", "category"), TEXT),
+        "problems": pyarrow.list_(TEXT),
+    },
+)
+"""What an annotator said of a task's prompt, before rating its images; an empty category was not chosen."""
 RATING = TableSchema(
     "rating",
     {

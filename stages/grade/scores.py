@@ -17,6 +17,7 @@ import pandas
 from stages.algorithms.answers.normalisation import clean, compact
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.digit_tasks import read_problem, read_trials
+from stages.algorithms.emergence import emergence_measures
 from stages.algorithms.estimators import clustered_bootstrap, majority_at_k, pass_at_k, with_width
 from stages.foundations.errors import UserError
 from stages.grade.stage import TRIALS, GradeParams
@@ -139,7 +140,6 @@ def _descriptions(rows: pandas.DataFrame, keywords: Sequence[str]) -> dict[str, 
     responses, or of the greedy ones where there are no others.
     """
     described = _described(rows)
-    text = described["response"].str.lower()
     verdict, solved = rows["verdict"], described.groupby("problem_id")["is_correct"].mean()
     values = {
         "problems": rows["problem_id"].nunique(),
@@ -152,10 +152,6 @@ def _descriptions(rows: pandas.DataFrame, keywords: Sequence[str]) -> dict[str, 
         "truncated_fraction": described["is_truncated"].mean(),
         "always_solved_fraction": (solved == 1).mean(),
         "never_solved_fraction": (solved == 0).mean(),
-        "branching_frequency": text.str.count("alternatively,").mean(),
-        "coding_rate": text.str.contains("```python", regex=False).mean(),
+        **pandas.DataFrame([emergence_measures(response, keywords) for response in described["response"]]).mean(),
     }
-    for keyword in keywords:
-        pattern = rf"\b{re.escape(keyword.lower())}\b"
-        values[f"keyword_rate_{re.sub('[^a-z0-9]+', '_', keyword.lower())}"] = text.str.contains(pattern).mean()
     return {name: float(value) for name, value in values.items()}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from pydantic import Field
 
+from stages.algorithms.emergence import keyword_measure
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import CustomFunctionParams, StrictParams
 from stages.foundations.stage import About, Sections, Stage
@@ -69,12 +68,11 @@ def _score_keys(sections: Sections) -> list[str]:
         *(f"pass_at_{k}" for k in grade.pass_at_k),
         *(["greedy"] if respond.is_greedy_included else []),
     ]
-    keywords = [re.sub("[^a-z0-9]+", "_", word.lower()) for word in grade.emergence_keywords]
     has_digits = any(
         source.role == "benchmark" and source.origin.kind == "digits" for source in sections["sources"].values()
     )
     searched = TRIALS if has_digits else ()
-    return [*accuracies, *DESCRIPTIONS, *searched, *(f"keyword_rate_{word}" for word in keywords)]
+    return [*accuracies, *DESCRIPTIONS, *searched, *map(keyword_measure, grade.emergence_keywords)]
 
 
 ABOUT = About(

@@ -1,4 +1,4 @@
-"""The two kinds of feedback: a reward model's gradient, and preferred images. Each makes micro-batches and a loss.
+"""Feedback by a reward model's gradient, and by preferred images. Each kind makes micro-batches and a loss.
 
 `RewardGradient` generates pictures, scores them, and lets the gradient flow back into the denoiser. `PreferredImages`
 is Diffusion-DPO on the pairs that the reward model learns from; both images of a pair get the same noise and the same
@@ -27,6 +27,7 @@ from stages.engines.generators.denoising import DenoisingBatch, denoising_batch,
 from stages.engines.generators.generator import Generator, images_of
 from stages.engines.image_scorers.scorer import ImageScorer, fit_to_square
 from stages.engines.images.shards import pixels_of, read_images
+from stages.engines.trainers.protocol import Ranks
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tables import PAIR, read_table
@@ -79,8 +80,18 @@ class Feedback(Protocol):
     def losses(self, outputs: Any, batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of each image, [images], and figures for the curve, each [images]."""
 
+    # A kind that carries nothing from one update to the next inherits these three, which do nothing.
+    def prepare(self, update: int, artist: Generator, ranks: Ranks) -> None:
+        """Gets ready for update `update` (from 0); `artist` has the averaged weights. Collective."""
 
-class RewardGradient:
+    def save(self, folder: Path) -> None:
+        """Writes into a checkpoint what it carries to the next update; on rank 0."""
+
+    def load(self, folder: Path) -> None:
+        """Reads what `save` has written; on every rank."""
+
+
+class RewardGradient(Feedback):
     """The reward of pictures that are generated without guidance, for the training prompts in turn."""
 
     def __init__(
@@ -130,7 +141,7 @@ class RewardGradient:
         return feedback_loss(rewards, self.feedback.bound), {"reward/train": rewards.detach()}
 
 
-class PreferredImages:
+class PreferredImages(Feedback):
     """The training pairs of a folder, in turn. The reference is the generator at the time of construction.
 
     Pairs of an earlier round, whose images are in another pool, are left out and counted. UserError when no pair has

@@ -59,8 +59,8 @@ class Judges:
     def scores(self, pictures: NDArray[numpy.uint8], prompts: Sequence[str]) -> dict[str, Values]:
         """Quantity -> value of each picture: reward, held_out, saturation and, where known, truth and its parts."""
         scores = {
-            "reward": self._scored(self.reward, "reward", pictures, prompts),
-            "held_out": self._scored(self.held_out, self.held_out_variant, pictures, prompts),
+            "reward": scores_by(self.reward, "reward", pictures, prompts, self.at_once),
+            "held_out": scores_by(self.held_out, self.held_out_variant, pictures, prompts, self.at_once),
             "saturation": saturation(pictures),
         }
         if self.knows_truth:
@@ -70,15 +70,16 @@ class Judges:
             scores["fidelity"] = numpy.array([one.fidelity for one in truths])
         return scores
 
-    @torch.no_grad()
-    def _scored(
-        self, scorer: ImageScorer, variant: Variant, pictures: NDArray[numpy.uint8], prompts: Sequence[str]
-    ) -> Values:
-        scores = [
-            scorer.score(images_of(pictures[part]), prompts[part], variant).cpu()
-            for part in _parts(len(prompts), self.at_once)
-        ]
-        return torch.cat(scores).double().numpy()
+
+@torch.no_grad()
+def scores_by(
+    scorer: ImageScorer, variant: Variant, pictures: NDArray[numpy.uint8], prompts: Sequence[str], at_once: int
+) -> Values:
+    """Returns one score of each picture, with `at_once` pictures in a pass."""
+    scores = [
+        scorer.score(images_of(pictures[part]), prompts[part], variant).cpu() for part in _parts(len(prompts), at_once)
+    ]
+    return torch.cat(scores).double().numpy()
 
 
 class Validation:

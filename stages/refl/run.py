@@ -25,7 +25,16 @@ from stages.foundations.tables import FEEDBACK_IMAGE, PROMPT, read_table, write_
 from stages.observe.tracking import track
 from stages.refl.feedback import Feedback, PreferredImages, RewardGradient
 from stages.refl.measurement import Draws, Judges, Validation, compare_generators
-from stages.refl.stage import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams, ReflRound
+from stages.refl.stage import (
+    DatasetFiltering,
+    DraftFeedback,
+    PreferenceFeedback,
+    RaftFeedback,
+    ReflFeedback,
+    ReflParams,
+    ReflRound,
+    RewardWeighted,
+)
 from stages.refl.training import Learner, Pretraining, train_with_feedback, use_weights
 
 
@@ -48,6 +57,11 @@ def main(job: Job) -> None:
             feedback: Feedback = RewardGradient(params, generator, scorer, prompts["train"], *stream)
         case PreferenceFeedback():
             feedback = PreferredImages(params, generator, paths.pairs, paths.pool, *stream)
+        case DatasetFiltering() | RewardWeighted() | RaftFeedback():
+            from stages.refl.generated_pictures import GeneratedPictures
+
+            scorer = load_scorer(paths.scorer, generator.device)
+            feedback = GeneratedPictures(params, generator, scorer, prompts["train"], *stream)
     pretraining = Pretraining(params.pretraining, generator, prompts["train"], *stream)
     if trainer_params.gradient_checkpointing:
         generator.unet.enable_gradient_checkpointing()

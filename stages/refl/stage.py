@@ -48,6 +48,47 @@ class PreferenceFeedback(StrictParams):
     """Strength of the pull to the start: the released code has 2,000 to 5,000."""
 
 
+class DrawnPictures(StrictParams):
+    """Pictures that the generator draws, without guidance, of training prompts in turn; the reward chooses or weighs
+    them, and the pre-training loss learns them."""
+
+    prompts: int = Field(ge=1)
+    """Prompts that pictures are drawn of, in every round where there are several."""
+    pictures_per_prompt: int = Field(ge=1)
+    """Pictures that are drawn of each of these prompts."""
+
+    def place_in_round(self, update: int) -> tuple[int, int]:
+        """Returns the round of `update` and its place in it, both from 0."""
+        return 0, update
+
+
+class DatasetFiltering(DrawnPictures):
+    """Dataset filtering: the best of the start's own pictures are learnt like data."""
+
+    kind: Literal["dataset_filtering"]
+    top_share: float = Field(gt=0, lt=1)
+    """Share of all drawn pictures that is kept, by the reward; at least one picture."""
+
+
+class RewardWeighted(DrawnPictures):
+    """Reward-weighted training: the start's own pictures are learnt, each weighted by its reward, scaled to 0..1."""
+
+    kind: Literal["reward_weighted"]
+
+
+class RaftFeedback(DrawnPictures):
+    """RAFT: in every round, pictures are drawn anew and the best one of each prompt is learnt."""
+
+    kind: Literal["raft"]
+    pictures_per_prompt: int = Field(ge=2)
+    """Pictures of each prompt, the best of which is learnt (K)."""
+    updates_per_round: int = Field(ge=1)
+    """Updates before the generator draws again."""
+
+    def place_in_round(self, update: int) -> tuple[int, int]:
+        return divmod(update, self.updates_per_round)
+
+
 class ShapeWorldImages(StrictParams):
     """Pictures of the training prompts, rendered in the laptop's world."""
 
@@ -92,7 +133,10 @@ class ReflFeedback(StrictParams):
 class ReflParams(OptimizationParams):
     """Section `refl`: how every round learns."""
 
-    feedback: Annotated[ReflFeedback | DraftFeedback | PreferenceFeedback, Field(discriminator="kind")]
+    feedback: Annotated[
+        ReflFeedback | DraftFeedback | PreferenceFeedback | DatasetFiltering | RewardWeighted | RaftFeedback,
+        Field(discriminator="kind"),
+    ]
     sampling_steps: int = Field(ge=1)
     """DDIM steps of the sampling, in training and in measurement."""
     batch_images: int = Field(ge=1)
@@ -178,12 +222,19 @@ STAGE = Stage(
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    # If the optimised reward chose, a hacked round would choose its worst hack.
-    return [
-        f"refl_rounds.{name}.held_out is the reward that the round climbs: name another scorer or variant"
-        for name, one in sections["refl_rounds"].items()
-        if one.held_out.scorer == one.reward_model and one.held_out.variant == "reward"
-    ]
+    lines, feedback = [], sections["refl"].feedback
+    for name, one in sections["refl_rounds"].items():
+        # If the optimised reward chose, a hacked round would choose its worst hack.
+        if one.held_out.scorer == one.reward_model and one.held_out.variant == "reward":
+            lines.append(
+                f"refl_rounds.{name}.held_out is the reward that the round climbs: name another scorer or variant"
+            )
+        if feedback.kind == "raft" and one.reward_weight and one.updates <= feedback.updates_per_round:
+            lines.append(
+                f"refl_rounds.{name}.updates {one.updates} is a single round of RAFT: lower "
+                f"refl.feedback.updates_per_round {feedback.updates_per_round}, or set kind dataset_filtering"
+            )
+    return lines
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
@@ -193,13 +244,18 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     refl, this_round = sections["refl"], sections["refl_rounds"][address.partition("@")[2]]
     drawn, scored = generator_costs(sections["t2i_base"]), base_scorer_costs(sections["scorer_base"])
     step, picture = drawn.step_flops, drawn.decode_flops + scored.score_flops
-    feedback = refl.feedback
+    feedback, selected = refl.feedback, 0
     if feedback.kind == "refl":
         # Without a gradient: the steps before the one that has it, on average the middle of the window.
         free, climbed = sum(feedback.window) / 2 * step, step + picture
     elif feedback.kind == "draft":
         free = (refl.sampling_steps - feedback.gradient_steps) * step
         climbed = feedback.gradient_steps * step + picture
+    elif isinstance(feedback, DrawnPictures):
+        free, climbed = drawn.encode_flops, step
+        rounds = feedback.place_in_round(this_round.updates - 1)[0] + 1
+        seen_once = drawn.draw_flops(refl.sampling_steps, 1.0) + scored.score_flops
+        selected = rounds * feedback.prompts * feedback.pictures_per_prompt * seen_once
     else:
         # Both images of a pair, by the generator and by the one that it started from.
         free, climbed = 2 * (step + drawn.encode_flops), 2 * step
@@ -213,7 +269,9 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
         trained=drawn.unet_parameters,
         # The start and the average; the reward model that is optimised, and the two judges.
         held=2 * drawn.unet_parameters + drawn.other_parameters + 3 * scored.parameters,
-        forward=this_round.updates * (images * free + learned * drawn.encode_flops) + judged * seen,
+        forward=this_round.updates * (images * free + learned * drawn.encode_flops)
+        + judged * seen
+        + (selected if this_round.reward_weight else 0),
         with_gradient=this_round.updates * (images * climbed + learned * step),
         taken_for_granted=drawn.assumptions,
     )

@@ -62,6 +62,9 @@ def train_with_feedback(
     norms = GradientNorms(learner.generator.unet)
 
     def update(number: int, scale: float) -> dict[str, float]:
+        # A control has no feedback at all.
+        if this_round.reward_weight:
+            learner.feedback.prepare(number, learner.average, learner.trainer)
         row = _update(params, this_round, learner, norms, number, scale)
         _follow(learner, decay_of(params, number))
         return row
@@ -163,10 +166,12 @@ class KeptWeights:
         if self.learner.trainer.rank == 0:
             save_file(_weights_of(self.learner.average), folder / "average.safetensors")
             save_file(self.best, folder / "best.safetensors")
+            self.learner.feedback.save(folder)
 
     def load(self, folder: Path) -> None:
         use_weights(self.learner.average, load_file(folder / "average.safetensors"))
         self.best = load_file(folder / "best.safetensors")
+        self.learner.feedback.load(folder)
 
 
 def decay_of(params: ReflParams, update: int) -> float:

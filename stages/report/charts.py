@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pandas
 
+from stages.algorithms.emergence import keyword_measure
 from stages.algorithms.estimators import Interval
 from stages.pages.drawing import SERIES, Chart, Line, lines
 from stages.pages.reading import curve_lines
@@ -52,7 +53,8 @@ PANELS = (
         "log-prob",
         is_logarithmic=True,
     ),
-    Panel("Gradient norm", {"optim/gradient_norm": "before clipping"}),
+    Panel("Gradient norm", {"optim/gradient_norm": "before clipping", "critic/gradient_norm": "critic's"}),
+    Panel("Variance of the returns that the critic explains", {"critic/explained_variance": "share"}, "%", top=105),
     Panel(
         "Undecided verdicts",
         {"verdict/undecided_fraction": "verifier failed", "verdict/unparsed_fraction": "no answer found"},
@@ -66,6 +68,9 @@ PANELS = (
     ),
     Panel("Text of the environment", {"tokens/observed": "observed in a step"}, "tokens"),
 )
+
+
+_KEYWORD = keyword_measure("")
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def curve_charts(segments: Sequence[Segment], held_out: Mapping[str, Interval], 
     stretches = [(segment.name, segment.start, segment.end) for segment in line]
     scores = {segment.end: held_out[segment.name] for segment in line if segment.name in held_out}
     charts = []
-    for panel in PANELS:
+    for panel in (*PANELS, *_emergence_panels(segments)):
         drawn = [
             # A column has the same colour in every round, so its index among the columns is the style.
             replace(own, x=[segment.start + x for x in own.x], y=y, style=style, is_faint=not segment.is_on_line)
@@ -132,6 +137,21 @@ def curve_charts(segments: Sequence[Segment], held_out: Mapping[str, Interval], 
         more = {"top": panel.top, "is_logarithmic": panel.is_logarithmic, "stretches": stretches}
         charts.append(lines(f"curve-{panel.title}", panel.title, panel.unit, drawn, **more))
     return charts
+
+
+def _emergence_panels(segments: Sequence[Segment]) -> list[Panel]:
+    """Returns panels of the columns of `read_emergence`, without those that are 0 in every step."""
+    names = dict.fromkeys(name for segment in segments for name in segment.curve)
+    found = [name for name in names if any((one.curve[name] > 0).any() for one in segments if name in one.curve)]
+    words = [name for name in found if name.startswith(_KEYWORD)][: len(SERIES)]
+    panels = (
+        Panel(
+            "Words of reflection", {name: f"“{name.removeprefix(_KEYWORD).replace('_', ' ')}”" for name in words}, "%"
+        ),
+        Panel("Branching", {"branching_frequency": "“alternatively,” in a response"}),
+        Panel("Responses with Python code", {"coding_rate": "share of sampled"}, "%"),
+    )
+    return [panel for panel in panels if any(name in found for name in panel.columns)]
 
 
 def _with_intervals(values: Sequence[float], column: str, curve: pandas.DataFrame) -> Sequence[float] | list[Interval]:

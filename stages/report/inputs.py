@@ -8,13 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+import pyarrow.parquet
 
 from stages.algorithms.decontamination import source_revision
+from stages.algorithms.emergence import emergence_measures
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
-from stages.foundations.tables import CONTAMINATION, DUPLICATE, RESPONSE, SAMPLED, VERDICT, TableSchema, read_table
+from stages.foundations.tables import (
+    CONTAMINATION,
+    DUPLICATE,
+    RESPONSE,
+    SAMPLED,
+    VERDICT,
+    TableSchema,
+    parquet_errors_explained,
+    read_table,
+)
 from stages.foundations.timelines import WrittenTimeline, read_timeline
 from stages.pages.reading import Metrics, read_curves, read_metrics
 from stages.report.cards import Card, read_cards
@@ -35,7 +46,7 @@ class Inputs:
     metrics: dict[str, Metrics]
     """Metrics of each stage that has some, by DVC's name of the stage: `curate`, `collect@gsm8k`, `grade@rl_1`."""
     curves: dict[str, pandas.DataFrame]
-    """Curves of each stage that has some, likewise."""
+    """Curves of each stage that has some, likewise; those of RL rounds with the columns of `read_emergence`."""
     timelines: dict[str, WrittenTimeline]
     """Timeline of each asynchronous round."""
     responses: dict[str, pandas.DataFrame]
@@ -97,6 +108,12 @@ def read_inputs(paths: Namespace) -> Inputs:
         if about(stage.name).contamination
     }
     rounds = _rounds(params, stages)
+    curves, keywords = read_curves(stages, paths.curves), (params.get("grade") or {}).get("emergence_keywords") or []
+    for stage in stages:
+        rollouts = paths.rollouts / f"{stage.item}.parquet"
+        if stage.item in rounds and stage.address in curves and rollouts.exists():
+            measured = read_emergence(rollouts, keywords)
+            curves[stage.address] = curves[stage.address].merge(measured, on="step", how="left")
     timelines = {name: read_timeline(paths.schedules / name / "timeline.json") for name in rounds}
     return Inputs(
         seed=int(params.get("seed", 0)),
@@ -105,7 +122,7 @@ def read_inputs(paths: Namespace) -> Inputs:
         sources=tuple(entries),
         stages=stages,
         metrics=read_metrics(stages, paths.metrics),
-        curves=read_curves(stages, paths.curves),
+        curves=curves,
         timelines={name: timeline for name, timeline in timelines.items() if timeline is not None},
         responses={name: frame for name, frame in responses.items() if frame is not None},
         params=params,
@@ -127,6 +144,23 @@ def _rounds(params: dict[str, Any], stages: tuple[GraphStage, ...]) -> dict[str,
         for name, entry in (section.items() if isinstance(section, dict) else ())
         if name in items and isinstance(entry, dict) and "start_from" in entry
     }
+
+
+def read_emergence(path: Path, keywords: list[str]) -> pandas.DataFrame:
+    """Returns the means of `emergence_measures` over the responses that each version of the policy has sampled.
+
+    Column `step` is the first step that could train on them. Reads a table of any size in pieces.
+    """
+    pieces = [pandas.DataFrame({"step": []}, dtype="int64")]
+    with parquet_errors_explained(path):
+        # Not `read_table`: the tokens beside the texts take many times their memory.
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000, columns=["policy_version", "response"]):
+            rows = batch.to_pylist()
+            measured = [
+                {"step": row["policy_version"] + 1} | emergence_measures(row["response"], keywords) for row in rows
+            ]
+            pieces.append(pandas.DataFrame(measured))
+    return pandas.concat(pieces).groupby("step", as_index=False).mean()
 
 
 def _below(paths: Namespace, name: str) -> Path:

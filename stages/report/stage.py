@@ -52,6 +52,7 @@ STAGE = Stage(
         "web": "data/web",
         "demonstrations": "data/demonstrations",
         "schedules": "data/schedules",
+        "rollouts": "data/rollouts",
     },
     outputs={"out": "reports/index.html", "result": "reports/result.json"},
     not_compared={"graph": "dvc.yaml"},

@@ -113,8 +113,8 @@ COLUMNS = 480
 MOST_STEPS = 120
 """Maximum number of lines for steps; with more steps, only every second, fourth, ... is drawn."""
 WORK = ("train", "decode", "prefill", "judge")
-WAITS = ("publish", "pull", "evaluate", "checkpoint", "no_groups", "no_prompts", "start", "dead", "away", "unnamed")
-ACTIVITIES = (*WORK, *WAITS)
+IDLE = ("publish", "pull", "evaluate", "checkpoint", "no_groups", "no_prompts", "tools", "start", "dead")
+ACTIVITIES = (*WORK, *IDLE, "away", "unnamed")
 """Activities that have a colour, in the legend's order."""
 SIGNS = {"fault": ("✕", "a fault"), "repack move": ("◆", "a repack move"), "publish": ("▾", "a publication")}
 """Name of an instant -> its sign and its text in the legend."""

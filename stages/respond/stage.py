@@ -92,11 +92,12 @@ def _problems(sections: Sections) -> float | None:
     most, total = sections["respond"].max_problems, 0
     for source in sections["sources"].values():
         if source.role == "benchmark":
-            # Generated sources have `rows`, sources from files have `max_rows` or nothing.
-            rows = getattr(source.origin, "rows", None) or getattr(source.origin, "max_rows", None)
-            if rows is None and most is None:
+            # Generated sources have `rows`; sources from files have `max_rows`, `draw` or nothing.
+            origin, draw = source.origin, getattr(source.origin, "draw", None)
+            known = (getattr(origin, "rows", None), getattr(origin, "max_rows", None), draw and draw.rows, most)
+            if all(number is None for number in known):
                 return None
-            total += min(number for number in (rows, most) if number is not None)
+            total += min(number for number in known if number is not None)
     return total
 
 

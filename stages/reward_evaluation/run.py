@@ -23,6 +23,7 @@ from stages.algorithms.preference_agreement import pair_points, rank_correlation
 from stages.algorithms.shape_world import scene_of, true_score
 from stages.algorithms.text_to_image_losses import pairs_from_ranking
 from stages.engines.devices import pick_device
+from stages.engines.image_scorers.aesthetic import load_aesthetic
 from stages.engines.image_scorers.config import Variant
 from stages.engines.image_scorers.scorer import ImageScorer, Pictures, load_pictures, load_scorer, score_pictures
 from stages.engines.images.shards import pixels_of, read_image_rows, read_images
@@ -91,6 +92,13 @@ def _scores(
         return {variant: pandas.Series(values, index=ids) for variant, values in values_of.items()}
 
     scores = scores_by(base, variants, fitted) | scores_by(scorer, [LEARNT], pictures)
+    if params.aesthetic is not None:
+        judge = load_aesthetic(params.aesthetic, device)
+        shown = load_pictures(pools, ids, judge.image_size)
+        starts = range(0, len(ids), params.images_per_batch)
+        parts = [ids[start : start + params.images_per_batch] for start in starts]
+        values = torch.cat([judge.score(shown.images(part).to(device)) for part in parts])
+        scores["aesthetic"] = pandas.Series(values.double().cpu().numpy(), index=ids)
     # The first round has no model before its own.
     if paths.before != paths.scorer:
         scores[BEFORE] = scores_by(load_scorer(paths.before, device), [LEARNT], pictures)[LEARNT]

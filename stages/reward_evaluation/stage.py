@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stages.engines.image_scorers.config import base_scorer_costs
+from stages.engines.image_scorers.config import AestheticParams, base_scorer_costs
 from stages.engines.images.params import pictures_of_a_prompt
 from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, NetworkWork, Sections, Stage
@@ -24,6 +24,8 @@ class RewardEvaluationParams(StrictParams):
     """The k of recall@k and filter@k (the paper: 1, 2, 4)."""
     bootstrap_draws: int = Field(ge=100)
     """Bootstrap samples of intervals over prompts."""
+    aesthetic: AestheticParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A further scorer, `aesthetic`, where its weights are given; absent: it is not compared."""
 
 
 STAGE = Stage(
@@ -48,9 +50,11 @@ STAGE = Stage(
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
     costs = base_scorer_costs(sections["scorer_base"])
     pictures, assumptions = pictures_of_a_prompt(sections, address.partition("@")[2])
-    # By the base scorer and by the reward model, which are in memory together.
-    flops = 2 * prompts["test"] * pictures * costs.score_flops
-    return NetworkWork(0, 2 * costs.parameters, flops, taken_for_granted=assumptions)
+    # The base scorer and the reward model, which are in memory together. The aesthetic scorer counts as another one:
+    # CLIP ViT-L/14 is smaller than BLIP-large.
+    scorers = 2 + (sections["reward_evaluation"].aesthetic is not None)
+    flops = scorers * prompts["test"] * pictures * costs.score_flops
+    return NetworkWork(0, scorers * costs.parameters, flops, taken_for_granted=assumptions)
 
 
 ABOUT = About(

@@ -1,6 +1,6 @@
 """Problems that a round draws, sampling and scoring of their groups, and the groups that make the batch of a step.
 
-1. A round draws from a slice of the problem table, in an endless random order.
+1. A round draws from a slice of the problem table, in an endless random order (problem_order.py).
 2. `prompt_selection` may keep only problems of medium difficulty. The starting policy answers every problem a few
    times before the first step, sampled as in training. The counts are saved in the scratch folder piece by piece, so a
    killed run samples at most one piece again.
@@ -25,63 +25,43 @@ from typing import Any, Protocol, assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
-from stages.engines.custom_functions import CustomFunction, FunctionValue
+from stages.engines.custom_functions import FunctionValue
 from stages.engines.pieces import are_whole, remove_piece, seal
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.build import DrawingShare
-from stages.engines.samplers.episodes import environment_verdict, fields_for_functions, judged_text
-from stages.engines.samplers.protocol import (
-    Sample,
-    Sampler,
-    SamplingSettings,
-    StopReason,
-    Trajectory,
-    sample_trajectories,
-)
-from stages.engines.verifier.params import VerifierParams
+from stages.engines.samplers.episodes import environment_verdict, judged_text
+from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, Trajectory, sample_trajectories
 from stages.engines.verifier.verifier import Judgement
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
-from stages.foundations.seeds import derive_seed, endless_order, permutation
+from stages.foundations.seeds import derive_seed
 from stages.observe.progress import progress
 from stages.rl_round.methods import (
     CosineReward,
     DynamicSampling,
     EnvironmentReward,
     FunctionReward,
+    MajorityReward,
     ModelVerifier,
     NoDynamicSampling,
     NoOverlong,
     PassRateSelection,
-    ProblemSlice,
     RewardParams,
     RoundVerifierParams,
     SoftOverlong,
     SumReward,
     VerdictReward,
-    environment_rewards,
-    function_rewards,
+    takes_values,
 )
 from stages.rl_round.params import RlParams
+from stages.rl_round.problem_order import ProblemCursor, ProblemDraw
 from stages.rl_round.records import Batch, Group, Problem, Rollout, newest_version, pack_groups, unpack_groups
 from stages.rl_round.round import Round
+from stages.rl_round.values import VOTE, CustomRewards, votes
 
 FAILURES_NAMED = 5
 SMALLEST_SIGNAL_FRACTION = 0.25
 """A draw has at most 4 times the number of missing groups, however few groups had signal."""
-
-
-def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -> list[Problem]:
-    """Returns part `index` of `count` of the problems, shuffled by the run's seed; parts are disjoint and cover all."""
-    # Only the run's seed decides the order, not the round: rounds with different slices must share no problem.
-    order = permutation(len(problems), seed, "problem_slice")
-    return [problems[index] for index in order[part.index :: part.count]]
-
-
-def problems_in_order(problems: Sequence[Problem], first: int, count: int, *seed_path: int | str) -> list[ProblemDraw]:
-    """Returns draws `first` to `first + count` of the round: all problems in random order, then again in another."""
-    order = endless_order(first, first + count, len(problems), *seed_path, "problems")
-    return [ProblemDraw(problems[index], (first + place) // len(problems)) for place, index in enumerate(order)]
 
 
 PROBLEMS_AT_ONCE = 128
@@ -216,8 +196,7 @@ def selection_metrics(counts: Sequence[PassCount], kept: int) -> dict[str, float
 class DrawState:
     """State of the drawing that continues from step to step."""
 
-    cursor: int = 0
-    """Problems drawn so far in this round."""
+    cursor: ProblemCursor = field(default_factory=ProblemCursor)
     # Optimistic at first: the first draw is one batch; later draws use the measured share.
     signal_fraction: float = 1.0
     """Share of the last step's groups that had signal."""
@@ -230,12 +209,11 @@ def draw_batch(
     wanted: int,
     policy_version: int,
     state: DrawState,
-    draw: Callable[[int, int], list[Group]],
+    draw: Callable[[int], list[Group]],
 ) -> Batch:
-    """Fills a batch of `wanted` groups; `draw(first, count)` returns those of the next problems. Updates `state`."""
+    """Fills a batch of `wanted` groups; `draw(count)` returns those of the next problems. Updates `state`."""
     if isinstance(sampling, NoDynamicSampling):
-        groups = draw(state.cursor, wanted)
-        state.cursor += wanted
+        groups = draw(wanted)
         signal, newest = signal_fraction(groups, 1.0), newest_version(groups)
         return Batch(groups, groups, [], draws=1, too_stale=0, carried=0, signal_fraction=signal, newest_version=newest)
 
@@ -249,9 +227,7 @@ def draw_batch(
     while len(usable) < wanted and draws < sampling.max_draws:
         # The share of this step sizes its next draw; its first draw uses the share of the step before.
         fraction = signal_fraction(drawn, state.signal_fraction)
-        size = draw_size(wanted - len(usable), fraction)
-        groups = draw(state.cursor, size)
-        state.cursor += size
+        groups = draw(draw_size(wanted - len(usable), fraction))
         draws += 1
         drawn += groups
         usable += [group for group in groups if group.has_signal]
@@ -332,17 +308,8 @@ def draw_groups(
     answers = [draw.problem.answer for draw in draws for _ in range(size)]
     flat = [one for of_draw in samples for one in of_draw]
     problems = [draw.problem for draw in draws for _ in range(size)] if functions else ()
-    rollouts = score_samples(answers, flat, verifier, tokenizer, params, functions, problems)
+    rollouts = score_samples(answers, flat, verifier, tokenizer, params, functions, problems, size)
     return [make_group(draw, rollouts[place * size : (place + 1) * size]) for place, draw in enumerate(draws)]
-
-
-@dataclass(frozen=True)
-class ProblemDraw:
-    """A problem for which a group will be sampled."""
-
-    problem: Problem
-    number: int
-    """How often the round had drawn the problem before: a second draw samples different responses."""
 
 
 def sample_draws(
@@ -379,6 +346,7 @@ def sampling_settings(params: RlParams) -> SamplingSettings:
         params.max_response_tokens,
         params.log_threshold,
         params.keeps_distributions,
+        params.likeliest,
     )
 
 
@@ -390,14 +358,19 @@ def score_samples(
     params: RlParams,
     functions: CustomRewards | None = None,
     problems: Sequence[Problem] = (),
+    group_size: int = 1,
 ) -> list[Rollout]:
     """Returns one rollout for each sample, in order; `answers` are the gold answers of their problems.
 
-    Only custom functions need `problems`: they see the rows of these problems.
+    Only custom functions need `problems`: they see the rows of these problems. Only a vote needs `group_size`: each
+    `group_size` samples in a row are a group.
     """
     responses = [decode_response(tokenizer, sample.token_ids) for sample in samples]
     verdicts = _verdicts(answers, samples, responses, verifier)
-    values = functions.ask(problems, samples, responses, verdicts) if functions else [{}] * len(samples)
+    if isinstance(params.reward, MajorityReward):
+        values = votes(samples, responses, group_size, verifier)
+    else:
+        values = functions.ask(problems, samples, responses, verdicts) if functions else [{}] * len(samples)
     return [
         make_rollout(sample, response, verdict, params, of_functions)
         for sample, response, verdict, of_functions in zip(samples, responses, verdicts, values, strict=True)
@@ -440,7 +413,7 @@ def make_rollout(
 ) -> Rollout:
     """Returns a rollout with the reward of its verdict and length.
 
-    `values` are those of custom functions and environments, by reward.
+    `values` are those of custom functions, environments and votes, by reward.
     """
     # 0 is a placeholder here, not a reward: undecided rollouts leave the batch before any baseline is computed.
     if verdict.is_failure:
@@ -464,12 +437,12 @@ def recorded_rollout(
 ) -> Rollout:
     """Returns the rollout whose `custom` this is, with every bit of its reward; calls no function again.
 
-    UserError when a function or an environment has rewarded it and `custom` is empty, as in schedules of earlier
+    UserError when something else than its verdict has rewarded it and `custom` is empty, as in schedules of earlier
     versions.
     """
     if custom:
         return Rollout(sample, response, verdict, **custom, is_custom=True)
-    if (function_rewards(params.reward) or environment_rewards(params.reward)) and not verdict.is_failure:
+    if takes_values(params.reward) and not verdict.is_failure:
         raise UserError("the recorded round has no rewards of its custom function: record it again with this version")
     return make_rollout(sample, response, verdict, params)
 
@@ -507,6 +480,8 @@ def reward_of(
             return value.weighted(reward.weights), dict(value.parts or {})
         case EnvironmentReward():
             return values[name].value, {}
+        case MajorityReward():
+            return values[name].value, {VOTE: values[name].value}
         case SumReward():
             total, parts = 0.0, {}
             for part, weighted in reward.rewards.items():
@@ -516,55 +491,6 @@ def reward_of(
             return total, parts
         case other:
             assert_never(other)
-
-
-class CustomRewards:
-    """The functions that a round's reward names, each in separate worker processes, and the environment's rewards.
-
-    `close` ends the processes.
-    """
-
-    def __init__(self, reward: RewardParams, limits: VerifierParams) -> None:
-        self._environments = environment_rewards(reward)
-        self._functions = {name: CustomFunction(params, limits) for name, params in function_rewards(reward).items()}
-
-    def ask(
-        self,
-        problems: Sequence[Problem],
-        samples: Sequence[Sample],
-        responses: Sequence[str],
-        verdicts: Sequence[Verdict],
-    ) -> list[dict[str, FunctionValue]]:
-        """Returns, for each response, the value of each function and of the environment, by the name of the reward."""
-        rows = [
-            {
-                **problem.row,
-                "problem_id": problem.problem_id,
-                "answer": problem.answer,
-                "response": response,
-                "response_tokens": sample.policy_tokens,
-                "is_truncated": sample.is_truncated,
-                "verdict": verdict.value,
-                **(fields_for_functions(sample.episode) if sample.episode else {}),
-            }
-            for problem, sample, response, verdict in zip(problems, samples, responses, verdicts, strict=True)
-        ]
-        columns = {name: function.ask(rows) for name, function in self._functions.items()}
-        columns |= {name: [_environment_value(sample) for sample in samples] for name in self._environments}
-        return [{name: column[place] for name, column in columns.items()} for place in range(len(rows))]
-
-    def close(self) -> None:
-        for function in self._functions.values():
-            function.close()
-
-
-def _environment_value(sample: Sample) -> FunctionValue:
-    reward = sample.episode.reward if sample.episode else None
-    if reward is None and sample.stop_reason in (StopReason.MAX_TOKENS, StopReason.MAX_TURNS):
-        return FunctionValue(0.0)
-    if reward is None or not math.isfinite(reward):
-        return FunctionValue(fault=f"the environment gave the reward {reward}")
-    return FunctionValue(float(reward))
 
 
 def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:

@@ -26,6 +26,7 @@ class BestFitRepack(StrictParams):
 
     kind: Literal["best_fit"]
     every_seconds: float = Field(gt=0)
+    """Longest time between two checks; there is one right after each update of the weights too."""
     batch_bound: int = Field(ge=1)
     """Sequences up to which decoding is bound by memory bandwidth: a replica with fewer has room."""
 

@@ -32,6 +32,8 @@ from stages.algorithms.policy_losses import (
     gspo,
     ice_pop_weights,
     importance_weights,
+    kl_cov,
+    length_neutral_scores,
     reinforce,
     sampled_divergences,
     sapo,
@@ -44,14 +46,18 @@ from stages.engines.trainers.protocol import LossFunction
 from stages.rl_round.methods import (
     BadResponseMask,
     Cispo,
+    ClipCov,
     ClippedSurrogate,
     Dppo,
     GeometricMask,
     Gspo,
     IcePop,
     ImportanceWeights,
+    KlCov,
+    LengthNeutralMask,
     NoReferenceKl,
     PolicyLossParams,
+    ReferenceInReward,
     ReferenceK1,
     ReferenceK2,
     ReferenceK3,
@@ -59,6 +65,7 @@ from stages.rl_round.methods import (
     Reinforce,
     Sapo,
     TrustRegionMasking,
+    WeightedReferenceK3,
 )
 from stages.rl_round.params import RlParams
 from stages.rl_round.samples import TrainingSamples
@@ -69,26 +76,28 @@ OVER_TOKENS = "sum/over_tokens/"
 """Begins the name of a sum that is to be divided by the count of tokens that gave gradient."""
 
 
-def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
-    """Returns the loss of one optimizer update on `minibatch`: a function that gives one micro-batch's share."""
+def policy_loss(minibatch: TrainingSamples, params: RlParams, entropy_coefficient: float = 0.0) -> LossFunction:
+    """Returns the loss of one optimizer update on `minibatch`: a function that gives one micro-batch's share.
+
+    Subtracts `entropy_coefficient` times the entropy at each token that gives gradient.
+    """
     totals = Totals(
         responses=len(minibatch),
         tokens=int(minibatch.response_mask.sum()),
         fresh_tokens=int(minibatch.response_mask[minibatch.is_fresh].sum()),
     )
-    # Of the whole minibatch, not of the tokens left by the masks: dropping a response must not weigh the others more.
-    divisor = {
-        "token_mean": totals.tokens,
-        "sequence_mean_token_mean": totals.responses,
-        "sequence_mean_token_sum": totals.responses,
-        "constant": totals.responses * params.max_response_tokens,
-    }[params.aggregation]
+    divisor = loss_divisor(minibatch, params)
 
     def loss(statistics: PolicyStatistics, batch: ResponseBatch) -> tuple[Tensor, Mapping[str, Tensor | float]]:
         selection = select_tokens(statistics, batch, params, totals)
         mask, fields = selection.mask, batch.fields
         token_loss, metrics = surrogate(
-            params.policy_loss, statistics.logprobs, fields["proximal_logprobs"], fields["advantages"], mask
+            params.policy_loss,
+            statistics.logprobs,
+            fields["proximal_logprobs"],
+            fields["advantages"],
+            mask,
+            fields.get("is_covariant"),
         )
         advantages = fields["advantages"]
         # The diagnostics get weighted advantages too: the gradient's size is that of the weighted loss.
@@ -96,9 +105,17 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
             token_loss, advantages = token_loss * selection.weights, advantages * selection.weights
         diagnostics = {**selection.metrics, **_sums(metrics, mask)}
         if not isinstance(params.reference_kl, NoReferenceKl):
-            pull, k3 = _reference_kl(params.reference_kl, statistics.logprobs, fields["reference_logprobs"], mask)
+            three = statistics.logprobs, fields["reference_logprobs"], fields["proximal_logprobs"]
+            pull, k3 = _reference_kl(params.reference_kl, *three, mask)
             token_loss = token_loss + params.reference_kl.coefficient * pull
             diagnostics["reference_kl/k3"] = k3.sum() / totals.tokens
+        if entropy_coefficient:
+            # `where`, because a product with 0 would keep a NaN outside the mask.
+            bonus = torch.where(mask.bool(), statistics.entropy, 0.0)
+            token_loss = token_loss - entropy_coefficient * bonus
+        if (teacher := fields.get("teacher_logprobs")) is not None:
+            reverse_kl = (fields["proximal_logprobs"] - teacher) * batch.response_mask
+            diagnostics["distillation/reverse_kl"] = reverse_kl.sum() / totals.tokens
         # Over all sampled tokens: those without gradient are also the policy's.
         entropy = statistics.entropy.detach() * batch.response_mask
         diagnostics["entropy/mean"] = entropy.sum() / totals.tokens
@@ -107,24 +124,52 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         )
         energy = logit_gradient_proxy(statistics.logprobs, statistics.sum_squared_probs)
         # In closed form, with respect to the logits: exact gradients would cost one backward pass per response.
-        share = shares_by_token(batch.response_mask, params.aggregation, totals, divisor)
+        prompt_tokens = fields.get("prompt_tokens")
+        share = shares_by_token(batch.response_mask, params.aggregation, divisor, prompt_tokens)
         diagnostics["sum/gradient_power"] = (energy * (share * mask * advantages).square()).sum()
         # Tokens left out have loss 0 but still count in each response's length. A mask must not hide a NaN.
         poison = statistics.logprobs.detach().sum() * 0.0
-        scalar = aggregate(token_loss, batch.response_mask, params.aggregation, divisor=divisor)
+        scalar = aggregate(token_loss, batch.response_mask, params.aggregation, divisor, prompt_tokens)
         return scalar + poison, diagnostics
 
     return loss
 
 
+def loss_divisor(minibatch: TrainingSamples, params: RlParams) -> int:
+    """Returns the divisor of `rl.aggregation`: tokens, responses or prompts of the whole minibatch."""
+    # Not of the tokens left by the masks: dropping a response must not weigh the others more.
+    responses = len(minibatch)
+    return {
+        "token_mean": int(minibatch.response_mask.sum()),
+        "sequence_mean_token_mean": responses,
+        "sequence_mean_token_sum": responses,
+        "constant": responses * params.max_response_tokens,
+        "prompt_mean": len(minibatch.group_ids.unique()),
+    }[params.aggregation]
+
+
 def surrogate(
-    params: PolicyLossParams, policy_logprobs: Tensor, proximal_logprobs: Tensor, advantages: Tensor, mask: Tensor
+    params: PolicyLossParams,
+    policy_logprobs: Tensor,
+    proximal_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    is_covariant: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns the loss that `params` names for each token, 0 outside the mask, and its diagnostics."""
+    """Returns the loss that `params` names for each token, 0 outside the mask, and its diagnostics.
+
+    `is_covariant`: the tokens that Clip-Cov and KL-Cov hold back.
+    """
     tensors = policy_logprobs, proximal_logprobs, advantages, mask
     match params:
         case ClippedSurrogate():
             return clipped_surrogate(*tensors, params.clip_low, params.clip_high, params.dual_clip)
+        case ClipCov():
+            loss, metrics = clipped_surrogate(*tensors, params.clip_low, params.clip_high)
+            return torch.where(is_covariant, 0.0, loss), metrics | _covariant_share(is_covariant, mask)
+        case KlCov():
+            loss, metrics = kl_cov(*tensors, is_covariant, params.coefficient)
+            return loss, metrics | _covariant_share(is_covariant, mask)
         case Gspo():
             return gspo(*tensors, params.clip_low, params.clip_high)
         case Cispo():
@@ -138,6 +183,10 @@ def surrogate(
             return reinforce(*tensors, clip_low=0.0, clip_high=0.0)
 
 
+def _covariant_share(is_covariant: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    return {"clip_fraction/covariance": (is_covariant * mask).sum() / mask.sum().clamp_min(1)}
+
+
 def _sums(metrics: Mapping[str, Tensor], mask: Tensor) -> Shares:
     """Turns means over a micro-batch's tokens into sums, which add up over micro-batches; a maximum stays a maximum."""
     return {OVER_TOKENS + name: value * mask.sum() for name, value in metrics.items() if name != "ratio/max"} | {
@@ -146,7 +195,11 @@ def _sums(metrics: Mapping[str, Tensor], mask: Tensor) -> Shares:
 
 
 def _reference_kl(
-    params: ReferenceKlParams, policy_logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor
+    params: ReferenceKlParams,
+    policy_logprobs: Tensor,
+    reference_logprobs: Tensor,
+    proximal_logprobs: Tensor,
+    mask: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Returns the estimate of KL(policy || reference) at each token, with gradient, and k3, without gradient.
 
@@ -158,12 +211,19 @@ def _reference_kl(
     # `expm1` stays precise when the two policies nearly agree, which is most of the time in training.
     k3 = torch.expm1(-log_ratio) + log_ratio
     match params:
+        case ReferenceInReward():
+            return torch.zeros_like(log_ratio), k3.detach()
         case ReferenceK1():
             return log_ratio, k3.detach()
         case ReferenceK2():
             return 0.5 * log_ratio.square(), k3.detach()
         case ReferenceK3():
             return k3, k3.detach()
+        case WeightedReferenceK3():
+            # DeepSeek-V3.2 (arXiv 2512.02556): the gradient also goes through the ratio, as an expectation over the
+            # proximal policy's tokens needs.
+            ratio = torch.where(mask.bool(), policy_logprobs - proximal_logprobs, 0.0)
+            return ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() * k3, k3.detach()
 
 
 def logprob_gap(policy_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor, tokens: int) -> dict[str, Tensor]:
@@ -210,14 +270,17 @@ def select_tokens(statistics: PolicyStatistics, batch: ResponseBatch, params: Rl
     mask, response_mask = batch.fields["loss_mask"], batch.response_mask
     metrics = {"mask/overlong_fraction": _emptied(response_mask, mask) / totals.responses}
     if params.vocabulary_pruning:
-        mask, counted = _inside_safe_set(statistics.outside, mask, response_mask, params, totals)
+        mask, counted = _inside_safe_set(statistics, mask, response_mask, params, totals)
         metrics |= counted
+    if (is_uncertain := batch.fields.get("is_uncertain")) is not None:
+        metrics["mask/entropy_token_fraction"] = (mask * ~is_uncertain).sum() / totals.tokens
+        mask = mask * is_uncertain
     # Acceptance by staleness is counted among the tokens that reach the trust region, without those filtered before.
     before = mask
     if isinstance(params.rollout_correction, TrustRegionMasking):
         mask, counted = _inside_trust_region(statistics, batch, mask, params.rollout_correction, totals)
         metrics |= counted
-    elif isinstance(params.rollout_correction, GeometricMask | BadResponseMask):
+    elif isinstance(params.rollout_correction, GeometricMask | BadResponseMask | LengthNeutralMask):
         accepted = _accepted(policy_logprobs, batch, params.rollout_correction)
         mask = mask * accepted[:, None]
         metrics["mask/correction_fraction"] = _emptied(before, mask) / totals.responses
@@ -237,9 +300,14 @@ def _emptied(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _inside_safe_set(
-    outside: Tensor, mask: Tensor, response_mask: Tensor, params: RlParams, totals: Totals
+    statistics: PolicyStatistics, mask: Tensor, response_mask: Tensor, params: RlParams, totals: Totals
 ) -> tuple[Tensor, Shares]:
-    is_outside = outside & response_mask.bool()
+    """Also reports Z, the mass that the safe set keeps, of all sampled tokens.
+
+    `pruning/bias_bound` bounds what pruning changes in the expected reward, for rewards in [0, 1]: the mean over
+    responses of the sum of 1 - Z, because 1 - Z is the total variation at a token.
+    """
+    is_outside, pruned = statistics.outside & response_mask.bool(), statistics.pruned_mass.double() * response_mask
     match params.vocabulary_pruning.outside:
         case "drop_token":
             kept = mask * ~is_outside
@@ -247,6 +315,9 @@ def _inside_safe_set(
             kept = mask * ~is_outside.any(-1, keepdim=True)
     return kept, {
         "pruning/outside_fraction": is_outside.sum() / totals.tokens,
+        "pruning/kept_mass_mean": (response_mask - pruned).sum() / totals.tokens,
+        "pruning/pruned_mass_max": pruned.max(),
+        "pruning/bias_bound": pruned.sum() / totals.responses,
         "mask/outside_fraction": _emptied(mask, kept) / totals.responses,
         "mask/outside_token_fraction": (mask.sum() - kept.sum()) / totals.tokens,
     }
@@ -257,7 +328,7 @@ def _inside_trust_region(
 ) -> tuple[Tensor, Shares]:
     """Judges every response by all its tokens, including those that give no gradient for another reason."""
     response_mask = batch.response_mask
-    if region.divergence == "exact":
+    if region.divergence != "sampled":
         for_max = for_mean = statistics.divergence
         within_max = trust_region_mask_exact(for_max, response_mask, max_threshold=region.max_threshold)
         within_mean = trust_region_mask_exact(for_mean, response_mask, mean_threshold=region.mean_threshold)
@@ -283,7 +354,9 @@ def _inside_trust_region(
     }
 
 
-def _accepted(policy_logprobs: Tensor, batch: ResponseBatch, correction: GeometricMask | BadResponseMask) -> Tensor:
+def _accepted(
+    policy_logprobs: Tensor, batch: ResponseBatch, correction: GeometricMask | BadResponseMask | LengthNeutralMask
+) -> Tensor:
     """Returns the responses that a mask accepts, judged by all their tokens: bool[responses]."""
     rollout_logprobs, mask = batch.fields["rollout_logprobs"], batch.response_mask
     match correction:
@@ -292,6 +365,9 @@ def _accepted(policy_logprobs: Tensor, batch: ResponseBatch, correction: Geometr
         case BadResponseMask():
             advantages = batch.fields["advantages"]
             return bad_response_mask(policy_logprobs, rollout_logprobs, advantages, mask, correction.max_divergence)
+        case LengthNeutralMask():
+            tolerances = correction.token_kl, correction.token_tv
+            return length_neutral_scores(policy_logprobs, rollout_logprobs, mask, *tolerances) <= correction.max_score
 
 
 def _weights(
@@ -312,6 +388,8 @@ def _weights(
         return weights, weights, {**_weight_sums(weights * mask, mask), "sum/left_out_tokens": left_out.sum()}
     weights = importance_weights(corrected, rollout_logprobs, batch.response_mask, correction.level, correction.cap)
     capped = (weights >= correction.cap) & mask.bool()
+    if (factor := batch.fields.get("weight_factor")) is not None:
+        weights = weights * factor[:, None]
     return weights, weights, {**_weight_sums(weights * mask, mask), "sum/capped_tokens": capped.sum()}
 
 
@@ -327,11 +405,13 @@ def effective_sample_fraction(sums: dict[str, float]) -> float:
     return sums["sum/weights"] ** 2 / spread if spread > 0 else 0.0
 
 
-def shares_by_token(mask: Tensor, aggregation: str, totals: Totals, divisor: float) -> Tensor:
+def shares_by_token(mask: Tensor, aggregation: str, divisor: float, prompt_tokens: Tensor | None = None) -> Tensor:
     """Returns the factor of each token's loss in the loss of the minibatch: [responses, tokens]."""
     if aggregation == "sequence_mean_token_mean":
         # Divided by each response's length, as in GRPO: tokens of short responses weigh more.
         return mask / mask.sum(-1, keepdim=True).clamp_min(1) / divisor
+    if aggregation == "prompt_mean":
+        return mask / prompt_tokens[:, None].clamp_min(1) / divisor
     return torch.full_like(mask, 1.0 / divisor) * mask
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from stages.engines.trainers.params import CriticParams
 from stages.foundations.params import CustomFunctionParams, StrictParams
 
 # Selection of the problems that a round draws, and of the groups that it trains on.
@@ -63,7 +64,16 @@ class PassRateSelection(StrictParams):
         return self
 
 
-PromptSelectionParams = Annotated[AllPrompts | PassRateSelection, Field(discriminator="kind")]
+class NoPositiveResampling(StrictParams):
+    """A solved problem does not come again in later epochs (ScaleRL); when all are solved, all come again."""
+
+    kind: Literal["no_positive_resampling"]
+    pass_rate: float = Field(gt=0, le=1)
+    """Share of correct responses, among all that the round has drawn for a problem, from which it counts as solved
+    (0.9)."""
+
+
+PromptSelectionParams = Annotated[AllPrompts | PassRateSelection | NoPositiveResampling, Field(discriminator="kind")]
 
 
 class ProblemSlice(StrictParams):
@@ -198,6 +208,15 @@ class EnvironmentReward(StrictParams):
     kind: Literal["environment"]
 
 
+class MajorityReward(StrictParams):
+    """1 for a response with the answer that most of its group give, else 0 (TTRL): no gold answer is needed.
+
+    The verifier compares the answers. Of several most frequent ones, that of the earliest response counts.
+    """
+
+    kind: Literal["majority_vote"]
+
+
 class WeightedReward(StrictParams):
     """One of several rewards."""
 
@@ -226,7 +245,8 @@ class SoftOverlong(StrictParams):
 
 
 RewardParams = Annotated[
-    VerdictReward | CosineReward | FunctionReward | EnvironmentReward | SumReward, Field(discriminator="kind")
+    VerdictReward | CosineReward | FunctionReward | EnvironmentReward | MajorityReward | SumReward,
+    Field(discriminator="kind"),
 ]
 OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind")]
 
@@ -239,6 +259,11 @@ def function_rewards(reward: RewardParams) -> dict[str, FunctionReward]:
 def environment_rewards(reward: RewardParams) -> list[str]:
     """Returns the names at which an environment gives the reward, as in `function_rewards`."""
     return [name for name, one in _by_name(reward).items() if isinstance(one, EnvironmentReward)]
+
+
+def takes_values(reward: RewardParams) -> bool:
+    """Returns True when something else than verdict and length gives a value."""
+    return isinstance(reward, MajorityReward) or bool(function_rewards(reward) or environment_rewards(reward))
 
 
 def _by_name(reward: RewardParams) -> dict[str, Any]:
@@ -297,6 +322,17 @@ class OptimalTokenBaseline(StrictParams):
     """True weighs the energy by the squared truncated weights of `rollout_correction.kind: importance_weights`."""
 
 
+class Gae(StrictParams):
+    """PPO: rewards to go compared with a critic's value of each token; needs no group (generalised advantages)."""
+
+    kind: Literal["gae"]
+    discount: float = Field(gt=0, le=1)
+    """Factor by which a reward shrinks for each token of distance before it (1)."""
+    gae_lambda: float = Field(ge=0, le=1)
+    """1 trusts the rewards to the end, 0 the critic's value of the next token (0.95 to 1)."""
+    critic: CriticParams
+
+
 class PlainReward(StrictParams):
     """The reward itself, without a baseline: with rewards 1 and 0 and REINFORCE this is rejection sampling."""
 
@@ -311,6 +347,7 @@ AdvantageParams = Annotated[
     | LeaveOneOut
     | LengthWeighted
     | OptimalTokenBaseline
+    | Gae
     | PlainReward,
     Field(discriminator="kind"),
 ]
@@ -339,6 +376,34 @@ class ClippedSurrogate(_TwoClips):
     kind: Literal["clipped_surrogate"]
     dual_clip: float | None = Field(gt=1)
     """Bound on the ratio when the advantage is negative (the public DAPO recipe: 10); null for none."""
+
+
+class ClipCov(_TwoClips):
+    """PPO's clipped surrogate without the gradient of some tokens with a high covariance of log-prob and advantage."""
+
+    kind: Literal["clip_cov"]
+    fraction: float = Field(gt=0, lt=1)
+    """Tokens of an update that lose their gradient, at random among those between the bounds (0.0002)."""
+    covariance_low: float
+    """Lower bound of a token's covariance (1)."""
+    covariance_high: float
+    """Upper bound (5)."""
+
+    @model_validator(mode="after")
+    def _bounds_are_ordered(self) -> ClipCov:
+        if self.covariance_low >= self.covariance_high:
+            raise ValueError(f"covariance_low {self.covariance_low} must be < covariance_high {self.covariance_high}")
+        return self
+
+
+class KlCov(StrictParams):
+    """The ratio without a clip, and a KL penalty on tokens whose log-prob and advantage have the highest covariance."""
+
+    kind: Literal["kl_cov"]
+    fraction: float = Field(gt=0, lt=1)
+    """Tokens of an update that are penalised (released code: 0.002; verl: 0.0002)."""
+    coefficient: float = Field(gt=0)
+    """Of the penalty |log ratio| (1)."""
 
 
 class Gspo(_TwoClips):
@@ -386,7 +451,9 @@ class Reinforce(StrictParams):
     kind: Literal["reinforce"]
 
 
-PolicyLossParams = Annotated[ClippedSurrogate | Gspo | Cispo | Dppo | Sapo | Reinforce, Field(discriminator="kind")]
+PolicyLossParams = Annotated[
+    ClippedSurrogate | ClipCov | KlCov | Gspo | Cispo | Dppo | Sapo | Reinforce, Field(discriminator="kind")
+]
 
 
 class CosineSchedule(StrictParams):
@@ -422,6 +489,8 @@ class ImportanceWeights(StrictParams):
     """The ratio of each token, or the product over its response."""
     cap: float = Field(ge=1)
     """Upper truncation (2 is usual)."""
+    batch_normalized: Literal[True] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """`true`: then divided by the mean over the step's tokens (or responses), so that it is 1. Absent: as they are."""
 
 
 class IcePop(StrictParams):
@@ -453,6 +522,19 @@ class BadResponseMask(StrictParams):
     """Largest mean log-ratio of sampler to trainer, in nats."""
 
 
+class LengthNeutralMask(StrictParams):
+    """Drops whole responses by a weighted mean of |ratio - 1| over their tokens: trust region masking that does not
+    prefer short responses (the appendix of the TRM paper)."""
+
+    kind: Literal["length_neutral_mask"]
+    token_kl: float | None = Field(gt=0)
+    """The KL at a token for which early tokens weigh more, in nats; null leaves it out of the weights."""
+    token_tv: float | None = Field(gt=0)
+    """The same for the total variation at a token. Both null: all tokens weigh the same (SER)."""
+    max_score: float = Field(gt=0)
+    """Largest mean allowed (the paper for SER: 0.03 to 0.1)."""
+
+
 class TrustRegionMasking(StrictParams):
     """Drops whole responses whose divergence between sampler and trainer leaves the trust region (TRM)."""
 
@@ -461,9 +543,10 @@ class TrustRegionMasking(StrictParams):
     """Largest divergence allowed at a token, in nats (the paper: 0.05); null for no such bound."""
     mean_threshold: float | None = Field(ge=0)
     """Largest mean divergence allowed over a response (0.001); null for no such bound."""
-    divergence: Literal["sampled", "exact"]
-    """k2 and k3 of the sampled tokens, or the KL over the whole vocabulary at each position (for which the sampler must
-    keep its distributions: `study.rollout_distributions`)."""
+    divergence: Literal["sampled", "likeliest", "exact"]
+    """`sampled`: k2 and k3 of the sampled tokens. `exact`: the KL over the whole vocabulary at each position.
+    `likeliest`: its lower bound from the sampler's likeliest tokens, all others counted as one, for vLLM with a real
+    vocabulary. The last two need what `study.rollout_distributions` keeps; the engines' numerical gap is in all."""
 
     @model_validator(mode="after")
     def _bounds_something(self) -> TrustRegionMasking:
@@ -476,7 +559,13 @@ class TrustRegionMasking(StrictParams):
 
 
 RolloutCorrectionParams = Annotated[
-    NoCorrection | ImportanceWeights | IcePop | GeometricMask | BadResponseMask | TrustRegionMasking,
+    NoCorrection
+    | ImportanceWeights
+    | IcePop
+    | GeometricMask
+    | BadResponseMask
+    | LengthNeutralMask
+    | TrustRegionMasking,
     Field(discriminator="kind"),
 ]
 
@@ -491,6 +580,22 @@ class _ReferenceKl(StrictParams):
     """Adds coefficient times an estimate of KL(policy || the policy that the round starts from) to the loss."""
 
     coefficient: float = Field(gt=0)
+    reset_every_steps: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    """The reference becomes the current policy after each so many steps (ProRL). Absent: it stays."""
+    resets_optimizer: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    """True: the optimizer's state starts from zero there as well (ProRL). Absent: it is kept."""
+
+    @model_validator(mode="after")
+    def _optimizer_is_reset_with_the_reference(self) -> _ReferenceKl:
+        if self.resets_optimizer and self.reset_every_steps is None:
+            raise ValueError("resets_optimizer happens with the reference: set reset_every_steps, or leave it out")
+        return self
+
+
+class ReferenceInReward(_ReferenceKl):
+    """Takes coefficient times log(proximal / reference) off the reward of each token (PPO); needs a critic."""
+
+    kind: Literal["in_reward"]
 
 
 class ReferenceK1(_ReferenceKl):
@@ -511,4 +616,13 @@ class ReferenceK3(_ReferenceKl):
     kind: Literal["k3"]
 
 
-ReferenceKlParams = Annotated[NoReferenceKl | ReferenceK1 | ReferenceK2 | ReferenceK3, Field(discriminator="kind")]
+class WeightedReferenceK3(_ReferenceKl):
+    """k3 times the ratio to the proximal policy: value and gradient are unbiased, also off-policy (DeepSeek-V3.2)."""
+
+    kind: Literal["weighted_k3"]
+
+
+ReferenceKlParams = Annotated[
+    NoReferenceKl | ReferenceInReward | ReferenceK1 | ReferenceK2 | ReferenceK3 | WeightedReferenceK3,
+    Field(discriminator="kind"),
+]

@@ -18,11 +18,15 @@ from stages.foundations.params import PromptParams, StrictParams, ToolsEnvironme
 from stages.rl_round.loop_methods import AsynchronousLoop, LoopParams, ReplayLoop, SynchronousLoop
 from stages.rl_round.methods import (
     AdvantageParams,
+    ClipCov,
     CosineReward,
     DynamicSampling,
     DynamicSamplingParams,
+    Gae,
     IcePop,
     ImportanceWeights,
+    KlCov,
+    MajorityReward,
     MeanNormalized,
     ModelVerifier,
     NoCorrection,
@@ -33,6 +37,7 @@ from stages.rl_round.methods import (
     PolicyLossParams,
     ProblemSlice,
     PromptSelectionParams,
+    ReferenceInReward,
     ReferenceKlParams,
     Reinforce,
     RewardParams,
@@ -40,7 +45,6 @@ from stages.rl_round.methods import (
     RoundVerifierParams,
     ScheduleParams,
     SoftOverlong,
-    TrustRegionMasking,
     VerdictReward,
     environment_rewards,
 )
@@ -101,6 +105,19 @@ class WholeDistributions(StrictParams):
     """A round is rejected if its batch could need more than this, with every response as long as allowed."""
 
 
+class LikeliestTokens(StrictParams):
+    """Keeps the sampler's likeliest tokens at each position, for the lower bound of the KL.
+
+    An id and a log-prob take 8 bytes a token.
+    """
+
+    kind: Literal["likeliest"]
+    count: int = Field(ge=1, le=20)
+    """Tokens at each position; vLLM returns at most 20."""
+    max_gib: float = Field(gt=0)
+    """As in `whole`."""
+
+
 class StudyParams(StrictParams):
     """Section `rl.study`."""
 
@@ -113,8 +130,9 @@ class StudyParams(StrictParams):
     reward_discount: Discount | None = None
     """Discount of the reward at the response's end; absent: 1 (Demystify: lower values made responses impatient and
     worse)."""
-    rollout_distributions: WholeDistributions | None = None
-    """Required by `rollout_correction.divergence: exact`; absent: only log-probs of the sampled tokens are kept."""
+    rollout_distributions: Annotated[WholeDistributions | LikeliestTokens, Field(discriminator="kind")] | None = None
+    """Required by `rollout_correction.divergence: exact` (`whole`) and `likeliest`; absent: only log-probs of the
+    sampled tokens are kept."""
 
 
 class EvaluationParams(StrictParams):
@@ -132,6 +150,23 @@ class EvaluationParams(StrictParams):
     """The weights that the round outputs: those of the best evaluation (the first of equal ones), or the last step."""
     patience: int | None = Field(ge=1)
     """Evaluations in a row without a new best after which the round stops; null: it never stops early."""
+
+
+class AdaptiveEntropyBonus(StrictParams):
+    """Subtracts coefficient times entropy from each token's loss while the last step's entropy is below a target.
+
+    The coefficient rises by a step while it is below, and falls while it is not (Skywork-OR1).
+    """
+
+    kind: Literal["adaptive"]
+    target: float = Field(gt=0)
+    """Mean entropy of a token, in nats (0.2)."""
+    first_coefficient: float = Field(ge=0)
+    """Coefficient of the first step (0)."""
+    coefficient_step: float = Field(ge=0)
+    """Change of the coefficient after each step with an update (0.0001); 0 keeps it."""
+    max_coefficient: float = Field(gt=0)
+    """(0.005)"""
 
 
 class RlParams(StrictParams):
@@ -154,8 +189,9 @@ class RlParams(StrictParams):
     dynamic_sampling: DynamicSamplingParams
     advantage: AdvantageParams
     policy_loss: PolicyLossParams
-    aggregation: Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
-    """Aggregation of token losses: token_mean in DAPO, sequence_mean_token_mean in GRPO, constant in Dr. GRPO."""
+    aggregation: Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "prompt_mean"]
+    """Aggregation of token losses: token_mean in DAPO, sequence_mean_token_mean in GRPO, constant in Dr. GRPO,
+    prompt_mean (over the tokens of a prompt in an update, then over prompts) in ScaleRL."""
     proximal: Literal["recompute", "rollout"]
     """Source of the proximal log-probs: the trainer before the update, or the sampler (saves a forward pass)."""
     rollout_correction: RolloutCorrectionParams
@@ -169,6 +205,11 @@ class RlParams(StrictParams):
     advantage_whitening: Literal["tokens"] | None = Field(default=None, exclude_if=lambda value: value is None)
     """`tokens`: the advantages of a step are shifted and scaled to mean 0 and variance 1 over its tokens (OpenRLHF,
     Demystify). Absent: they are used as they are."""
+    top_entropy_fraction: float | None = Field(default=None, gt=0, lt=1, exclude_if=lambda value: value is None)
+    """Only this fraction of an update's tokens gives gradient, those with the highest entropy before the update (Beyond
+    the 80/20 Rule: 0.2). Absent: all tokens."""
+    entropy_bonus: AdaptiveEntropyBonus | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Absent: entropy is not part of the loss."""
     weight_sync_check: WeightSyncCheckParams
     checkpoint_every_steps: int = Field(ge=1)
     loop: LoopParams
@@ -204,7 +245,7 @@ class RlParams(StrictParams):
         return 1.0 if discount is None else discount
 
     @property
-    def rollout_distributions(self) -> WholeDistributions | None:
+    def rollout_distributions(self) -> WholeDistributions | LikeliestTokens | None:
         return self.study.rollout_distributions if self.study else None
 
     @property
@@ -212,18 +253,48 @@ class RlParams(StrictParams):
         return self.rollout_distributions is not None
 
     @property
-    def is_divergence_exact(self) -> bool:
-        """Returns True when trust region masking uses the KL over the whole vocabulary."""
+    def likeliest(self) -> int:
+        """Returns how many likeliest tokens of each distribution are kept; 0 for all or none."""
+        kept = self.rollout_distributions
+        return kept.count if isinstance(kept, LikeliestTokens) else 0
+
+    @property
+    def needed_distributions(self) -> str | None:
+        """Returns the kind of `study.rollout_distributions` that the trust region needs; None when it needs none."""
+        kinds = {"exact": "whole", "likeliest": "likeliest"}
+        return kinds.get(getattr(self.rollout_correction, "divergence", ""))
+
+    @property
+    def is_batch_normalized(self) -> bool:
+        """Returns True when the importance weights have a mean of 1."""
         correction = self.rollout_correction
-        return isinstance(correction, TrustRegionMasking) and correction.divergence == "exact"
+        return isinstance(correction, ImportanceWeights) and correction.batch_normalized is not None
+
+    @property
+    def compares_tokens(self) -> bool:
+        """Returns True when tokens of different responses are compared, for which every rank needs all of them."""
+        is_comparing = isinstance(self.advantage, OptimalTokenBaseline) or isinstance(self.policy_loss, ClipCov | KlCov)
+        return is_comparing or self.is_batch_normalized or self.top_entropy_fraction is not None
 
     @model_validator(mode="after")
     def _settings_agree(self) -> RlParams:
         # Reports all at once, so a user need not fix them one after the other.
         sentences = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
+        sentences += _value_contradictions(self)
         if sentences:
             raise ValueError("; ".join(sentences))
         return self
+
+
+class DistillationParams(StrictParams):
+    """Each token's advantage gets coefficient * (log p_teacher - log p_policy): on-policy distillation.
+
+    Section `teachers` names the round's teacher. To distil alone, set the round's `reward` to 0 for every verdict, and
+    `rl.overlong.kind` to none.
+    """
+
+    coefficient: float = Field(gt=0)
+    """Advantage of a nat of difference (tinker-cookbook: 1.0)."""
 
 
 class RoundParams(StrictParams):
@@ -243,6 +314,8 @@ class RoundParams(StrictParams):
     """Sources whose problems are used, selected before slicing; absent for the whole table."""
     reward: RewardParams | None = None
     """Replaces `rl.reward` in this round, for rounds that differ only in the reward; absent: `rl.reward`."""
+    distillation: DistillationParams | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Learns from another policy's log-probs too; absent: from the reward alone."""
 
     def of(self, rl: RlParams) -> RlParams:
         """Returns section `rl` with this round's reward; does not check `reward_contradictions`."""
@@ -266,6 +339,17 @@ def reward_contradictions(rl: RlParams) -> Iterator[str]:
                 f"overlong.buffer_tokens {rl.overlong.buffer_tokens} must be less than max_response_tokens "
                 f"{rl.max_response_tokens}"
             )
+    if isinstance(rl.reward, MajorityReward):
+        if isinstance(rl.verifier, ModelVerifier):
+            yield (
+                "reward.kind majority_vote compares the answers of a group by rules: set verifier.kind rule, or "
+                "reward.kind by_verdict"
+            )
+        if isinstance(rl.loop, AsynchronousLoop):
+            yield (
+                "reward.kind majority_vote needs a whole group, and loop.kind asynchronous rewards each response by "
+                "itself: set loop.kind synchronous, or reward.kind by_verdict"
+            )
     is_negative = isinstance(rl.reward, VerdictReward) and min(rl.reward.wrong, rl.reward.unparsed) < 0
     if isinstance(rl.advantage, MeanNormalized) and (is_negative or isinstance(rl.reward, CosineReward)):
         yield (
@@ -286,10 +370,10 @@ def _group_contradictions(rl: RlParams) -> Iterator[str]:
     # Without these checks such a round would silently learn nothing: a group of one has advantage 0, or never a signal.
     if rl.group_size > 1:
         return
-    if not isinstance(rl.advantage, PlainReward):
+    if not isinstance(rl.advantage, PlainReward | Gae):
         yield (
             f"advantage.kind {rl.advantage.kind} compares the responses of a group, and group_size is 1: set "
-            "group_size to at least 2, or advantage.kind reward"
+            "group_size to at least 2, or advantage.kind gae or reward"
         )
     if isinstance(rl.dynamic_sampling, DynamicSampling):
         yield (
@@ -311,6 +395,13 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
                 "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
                 "rollout_correction.kind importance_weights, or is_importance_weighted false"
             )
+    if rl.proximal != "recompute":
+        named = {"top_entropy_fraction": rl.top_entropy_fraction, "batch_normalized": rl.is_batch_normalized or None}
+        for name in (name for name, value in named.items() if value is not None):
+            yield (
+                f"{name} compares tokens by the trainer's probabilities before the update: set proximal: recompute, or "
+                f"leave {name} out"
+            )
     # REINFORCE has no ratio in its loss, so it counts no ratio twice.
     if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
         yield (
@@ -318,17 +409,27 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             f"sampler already, and {rl.rollout_correction.kind} would count it twice: set proximal: recompute, "
             "rollout_correction.kind none, or policy_loss.kind reinforce"
         )
-    if rl.is_divergence_exact and not rl.keeps_distributions:
+    needed, kept = rl.needed_distributions, rl.rollout_distributions
+    if needed and (kept is None or kept.kind != needed):
+        example = {"whole": "{kind: whole, max_gib: 4.0}", "likeliest": "{kind: likeliest, count: 20, max_gib: 4.0}"}
         yield (
-            "rollout_correction.divergence exact needs the sampler's distribution at every token: set "
-            "study.rollout_distributions: {kind: whole, max_gib: 4.0}, or set divergence sampled"
+            f"rollout_correction.divergence {rl.rollout_correction.divergence} needs the sampler's distribution at "
+            f"every token: set study.rollout_distributions: {example[needed]}, or set divergence sampled"
         )
     # Rejected although it would run: distributions may take gigabytes, and nothing would read them.
-    if rl.keeps_distributions and not rl.is_divergence_exact:
+    if kept and not needed:
         yield (
             "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
-            "rollout_correction.kind trust_region_masking with divergence exact"
+            "rollout_correction.kind trust_region_masking with divergence exact or likeliest"
         )
+    if rl.likeliest and rl.vocabulary_pruning:
+        yield (
+            "rollout_correction.divergence likeliest counts tokens beyond the listed ones as one, and "
+            "study.vocabulary_pruning cuts them: set divergence exact or sampled, or leave one of the two out"
+        )
+    # Not renormalised over the sampler's set instead. A top-p or top-k set that the trainer computes is another one, as
+    # soon as weights or rounding differ, and sampled tokens may lie outside of it. The true set is not in the rollouts
+    # table, from which a replay trains, nor in the asynchronous loop's messages. Only whole distributions have it.
     uses_rollout_logprobs = rl.proximal == "rollout" or not isinstance(rl.rollout_correction, NoCorrection)
     if uses_rollout_logprobs and not rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
         yield (
@@ -340,6 +441,27 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
         yield (
             f"study.vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k "
             f"{rl.top_k} the sampler reports those of a smaller one: set top_p 1.0 and top_k 0"
+        )
+
+
+def _value_contradictions(rl: RlParams) -> Iterator[str]:
+    if isinstance(rl.advantage, Gae):
+        penalty, discount = rl.repetition_penalty, rl.advantage.discount
+        if penalty and penalty.discount != discount and rl.advantage.gae_lambda < 1:
+            yield (
+                f"study.repetition_penalty.discount {penalty.discount} differs from advantage.discount {discount}, and "
+                f"one value cannot stand for the rest of both with advantage.gae_lambda {rl.advantage.gae_lambda}: set "
+                "the same discount, or gae_lambda 1.0"
+            )
+        if rl.reward_discount != 1:
+            yield (
+                f"study.reward_discount {rl.reward_discount} is for baselines of groups: leave it out and set "
+                "advantage.discount"
+            )
+    if isinstance(rl.reference_kl, ReferenceInReward) and not isinstance(rl.advantage, Gae):
+        yield (
+            "reference_kl.kind in_reward makes a reward for each token, and advantage.kind "
+            f"{rl.advantage.kind} has one for a response: set reference_kl.kind k2, or advantage.kind gae"
         )
 
 
@@ -367,6 +489,15 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
     return sentences
 
 
+def critic_contradictions(rl: RlParams, steps: int) -> Iterator[str]:
+    """Yields the contradiction of a round with `steps` whose policy would never learn."""
+    if isinstance(rl.advantage, Gae) and (warmup := rl.advantage.critic.warmup_steps) >= steps:
+        yield (
+            f"rl.advantage.critic.warmup_steps {warmup} leaves the policy none of the {steps} steps: lower it, or "
+            "raise steps"
+        )
+
+
 def environment_contradictions(rl: RlParams, prompt: PromptParams) -> Iterator[str]:
     """Yields contradictions between section `rl`, with the reward of a round, and `prompt.environment`."""
     environment = prompt.environment
@@ -376,9 +507,10 @@ def environment_contradictions(rl: RlParams, prompt: PromptParams) -> Iterator[s
             f"reward.kind environment takes the reward of prompt.environment, which {there}: set reward.kind "
             "by_verdict, or name an environment that gives rewards"
         )
-    if environment is not None and rl.keeps_distributions:
+    if (environment is not None or prompt.forced_end) and rl.keeps_distributions:
+        writer = "prompt.environment" if environment else "prompt.forced_end"
         yield (
-            "rl.study.rollout_distributions needs a distribution for each token, and prompt.environment writes tokens "
+            f"rl.study.rollout_distributions needs a distribution for each token, and {writer} writes tokens "
             "that have none: set rl.rollout_correction.divergence sampled and leave them out"
         )
 

@@ -51,10 +51,16 @@ class Round:
     """Problems of the round's slice that were left out because their prompts leave no room for a response."""
     held_out: Sequence[Problem] = ()
     """Problems of `rl.evaluation` whose prompts leave room for a response."""
+    teacher_folder: Path | None = None
+    """The policy that `distillation` learns from; None when that is off."""
     trainer: Trainer | None = None
     """None in the hub of the asynchronous loop."""
     reference: ReferencePolicy | None = None
-    """The policy that the round starts from, for `rl.reference_kl`; None when that is off."""
+    """The policy that `rl.reference_kl` stays close to; None when that is off."""
+    teacher: ReferencePolicy | None = None
+    """The policy of `teacher_folder`, loaded."""
+    critic: Trainer | None = None
+    """A trainer of `rl.advantage.critic`; None when there is none."""
 
     @property
     def scratch(self) -> Path:
@@ -66,12 +72,14 @@ class Round:
         # An actor has another working directory, so the path is absolute. A tracking run belongs to its process; only
         # the hub uses problems and tokenizer, so they are not sent.
         paths = Namespace(policy=self.paths.policy.resolve())
-        return replace(self, paths=paths, problems=(), tokenizer=None, run=None)
+        teacher = self.teacher_folder and self.teacher_folder.resolve()
+        return replace(self, paths=paths, teacher_folder=teacher, problems=(), tokenizer=None, run=None)
 
     def close(self) -> None:
-        """Ends trainer and reference; the other fields stay valid."""
-        if self.reference is not None:
-            self.reference.close()
+        """Ends trainer, reference, teacher and critic; the other fields stay valid."""
+        for other in (self.reference, self.teacher, self.critic):
+            if other is not None:
+                other.close()
         # The trainer last: on several ranks, closing it leaves the process group.
         if self.trainer is not None:
             self.trainer.close()

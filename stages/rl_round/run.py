@@ -19,20 +19,22 @@ from stages.foundations.tables import PROBLEM, read_table, require_rows
 from stages.observe.progress import say
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
-from stages.rl_round.drawing import slice_problems
 from stages.rl_round.loop_methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
 from stages.rl_round.methods import function_rewards
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    critic_contradictions,
     environment_contradictions,
     loop_contradictions,
     reward_contradictions,
     sampler_contradictions,
 )
+from stages.rl_round.problem_order import slice_problems
 from stages.rl_round.records import Problem
 from stages.rl_round.round import Round
 from stages.rl_round.schedule import find_rollouts, find_schedule
+from stages.rl_round.stage import TEACHERS
 
 FUNCTION_COLUMNS = ("problem", "source", "solution")
 """Columns of a problem's row that a custom function may read, besides id and answer."""
@@ -48,11 +50,13 @@ def main(job: Job) -> None:
     settings: RoundParams = job.sections["rl_rounds"]
     params = settings.of(job.sections["rl"])
     sections = {name: job.sections[name] for name in ("trainer", "sampler", "verifier", "prompt")}
-    _refuse_contradictions(paths, params, sections)
+    _refuse_contradictions(paths, params, settings, sections)
     shown = {"rl": params, "round": settings, **sections}
     inputs = {"policy": paths.policy, "problems": paths.problems, **_recorded(job, params)}
     inputs |= {"validation": paths.validation} if params.evaluation else {}
     tokenizer = load_tokenizer(paths.policy)
+    teacher = _teacher(job.item, tokenizer) if settings.distillation else None
+    inputs |= {"teacher": teacher} if teacher else {}
     problems, too_long = _problems_of_round(job, params, settings, tokenizer)
     held_out = _held_out_problems(job, params, tokenizer) if params.evaluation else ()
     _refuse_large_distributions(params, len(tokenizer))
@@ -74,6 +78,7 @@ def main(job: Job) -> None:
             too_long=too_long,
             held_out=held_out,
             tokenizer=tokenizer,
+            teacher_folder=teacher,
             run=run,
         )
         # Two cases with one body: a fingerprint matches a case by one class, and counts `A() | B()` for every loop.
@@ -94,6 +99,19 @@ def main(job: Job) -> None:
                 run_asynchronous_round(this_round, loop)
 
 
+def _teacher(name: str, tokenizer) -> Path:
+    """Returns the folder of the round's teacher; UserError when there is none, or when it has another vocabulary."""
+    folder = Path(TEACHERS) / name / "policy"
+    if not folder.exists():
+        raise UserError(f"{folder} does not exist: `dvc repro` makes it of the policy that `teachers.{name}` names")
+    if load_tokenizer(folder).get_vocab() != tokenizer.get_vocab():
+        raise UserError(
+            f"the policy that `teachers.{name}` names has another tokenizer than rl_rounds.{name}.start_from, so its "
+            "log-probs are of other tokens: name one of the same base"
+        )
+    return folder
+
+
 def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
     """Returns the files that a replay reads; empty for other loops. UserError when the round would overwrite them."""
     if not isinstance(params.loop, ReplayLoop):
@@ -111,7 +129,9 @@ def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
     return {"schedule": schedule, "rollouts": rollouts}
 
 
-def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping[str, Any]) -> None:
+def _refuse_contradictions(
+    paths: Namespace, params: RlParams, settings: RoundParams, sections: Mapping[str, Any]
+) -> None:
     # `retrace use` rejects the same settings, but the parameter file may have been edited since.
     lines = [
         *sampler_contradictions(params, sections["sampler"]),
@@ -122,6 +142,7 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping
             sections["prompt"], sections["sampler"], {"rl.max_response_tokens": params.max_response_tokens}
         ),
         *environment_contradictions(params, sections["prompt"]),
+        *critic_contradictions(params, settings.steps),
     ]
     if lines:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in lines))
@@ -133,7 +154,8 @@ def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
         return
     # Assumes that every response is as long as allowed: otherwise the round could run out of memory in the middle.
     tokens = params.problems_per_step * params.group_size * params.max_response_tokens
-    gib = tokens * vocabulary * BYTES_OF_A_LOGPROB / 2**30
+    kept_columns = 2 * params.likeliest or vocabulary  # an id takes as much as a log-prob
+    gib = tokens * kept_columns * BYTES_OF_A_LOGPROB / 2**30
     if gib > kept.max_gib:
         raise UserError(
             f"rl.study.rollout_distributions may need {gib:.2g} GiB for a batch ({tokens} tokens over a "

@@ -20,9 +20,8 @@ from torch import Tensor
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups_by_rank, pack
 from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.protocol import Trainer
-from stages.foundations.seeds import permutation
+from stages.foundations.seeds import derive_seed, permutation
 from stages.rl_round.loop_methods import SynchronousLoop
-from stages.rl_round.methods import OptimalTokenBaseline
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout, pack_groups, unpack_groups
 
@@ -52,9 +51,24 @@ class TrainingSamples:
     """True for tokens that received the repetition penalty."""
     sum_squared_probs: Tensor | None = None
     """Sum of the squared probabilities at each token under the proximal weights, if an estimator needs it."""
+    entropy: Tensor | None = None
+    """Entropy at each token under the proximal weights, if tokens are chosen by it."""
+    is_uncertain: Tensor | None = None
+    """True for the tokens that `top_entropy_fraction` chooses."""
+    is_covariant: Tensor | None = None
+    """True for the tokens that Clip-Cov or KL-Cov holds back."""
+    prompt_tokens: Tensor | None = None
+    """Tokens of all responses to the same prompt in the same update, [responses], if losses are divided by it."""
+    weight_factor: Tensor | None = None
+    """Factor of a response's importance weights, [responses], if their mean is to be 1."""
     reference_logprobs: Tensor | None = None
+    teacher_logprobs: Tensor | None = None
     staleness: Tensor | None = None
     """Versions by which each response's weights are behind the trainer's, [responses]; None in the synchronous loop."""
+    values: Tensor | None = None
+    """The critic's value of each token before the step's updates; None without a critic."""
+    value_targets: Tensor | None = None
+    """The critic's targets, from `with_advantages`."""
 
     def __len__(self) -> int:
         return len(self.rollouts)
@@ -158,6 +172,8 @@ class StepPlan:
     updates: list[PlannedUpdate]
     forward_passes: list[list[list[int]]]
     """For each rank: the samples of each forward pass of trainer and reference before the updates."""
+    seed: int
+    """Of random choices among the tokens."""
 
 
 def plan_step(
@@ -185,7 +201,7 @@ def plan_step(
     ]
     if trainer.world_size == 1:
         passes = groups_by_rank(lengths, micro_batch_tokens, trainer)
-    return StepPlan(newest_version, updates, passes)
+    return StepPlan(newest_version, updates, passes, derive_seed(*seed_path, "tokens"))
 
 
 def make_micro_batches(
@@ -217,8 +233,15 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
         "proximal_logprobs": samples.proximal_logprobs,
         "advantages": samples.advantages,
         "reference_logprobs": samples.reference_logprobs,
+        "is_uncertain": samples.is_uncertain,
+        "is_covariant": samples.is_covariant,
+        "teacher_logprobs": samples.teacher_logprobs,
+        "values": samples.values,
+        "value_targets": samples.value_targets,
     }
     loss_fields = {name: value[:, :width] for name, value in tokens.items() if value is not None}
+    of_responses = {"prompt_tokens": samples.prompt_tokens, "weight_factor": samples.weight_factor}
+    loss_fields |= {name: value for name, value in of_responses.items() if value is not None}
     # Two masks: tokens that give gradient, and tokens on which the gap to the sampler is measured (truncated ones too).
     loss_fields["loss_mask"] = mask * samples.is_kept[:, None]
     loss_fields["fresh_mask"] = mask * samples.is_fresh[:, None]
@@ -231,7 +254,7 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
             rollout.sample.distributions if isinstance(rollout.sample, FullSample) else torch.zeros(0, 0)
             for rollout in samples.rollouts
         )
-    return replace(batch, fields=loss_fields, rollout_distributions=distributions)
+    return replace(batch, fields=loss_fields, rollout_distributions=distributions, likeliest=params.likeliest)
 
 
 def scatter_batch(
@@ -252,9 +275,8 @@ def scatter_batch(
     plan = plan_step(lengths, batch.newest_version, params.minibatches, micro_batch_tokens, trainer, *seed_path)
     if trainer.world_size > 1:
         held = [{decided[index] for group in passes for index in group} for passes in plan.forward_passes]
-        # This baseline compares the tokens of a group with each other, and a group may be on several ranks. The ranks
-        # share one set, which is never changed.
-        if isinstance(params.advantage, OptimalTokenBaseline):
+        # Tokens of responses on several ranks are compared. The ranks share one set, which is never changed.
+        if params.compares_tokens:
             held = [set(range(len(rollouts)))] * trainer.world_size
         of_ranks = [[place in of_rank for place in range(len(rollouts))] for of_rank in held]
         # Texts stay on rank 0, which writes the table: training does not need them.

@@ -23,15 +23,19 @@ from stages.foundations.stage import (
     unknown_sources,
 )
 from stages.rl_round.loop_methods import AsynchronousLoop
+from stages.rl_round.methods import Gae
 from stages.rl_round.params import (
     RlParams,
     RoundParams,
+    critic_contradictions,
     environment_contradictions,
     loop_contradictions,
     reward_contradictions,
     sampler_contradictions,
 )
 
+TEACHERS = "data/teachers"
+"""Has a folder for each round with a teacher, from stage `teacher`."""
 STAGE = Stage(
     sections={
         "seed": int,
@@ -55,6 +59,8 @@ STAGE = Stage(
         "metrics": "data/metrics/rl_round/${key}.json",
         "headline": "data/headline/rl_round/${key}.json",
     },
+    # Empty for a round without a teacher: a dependency of DVC cannot be left out where a setting is absent.
+    also_depends_on=(f"{TEACHERS}/${{key}}",),
     foreach="rl_rounds",
     is_launched=True,
     depends_on_ranks=True,
@@ -72,10 +78,13 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for sentence in reward_contradictions(this_round.of(rl))
     ]
-    of_environment = [
+    of_each = [
         f"rl_rounds.{name}: {sentence}"
         for name, this_round in sections["rl_rounds"].items()
-        for sentence in environment_contradictions(this_round.of(rl), sections["prompt"])
+        for sentence in (
+            *environment_contradictions(this_round.of(rl), sections["prompt"]),
+            *critic_contradictions(rl, this_round.steps),
+        )
     ]
     of_adapter = adapter_contradictions("rl", rl.adapter, rl.optimizer, sections["trainer"])
     of_split, wanted = [], rl.evaluation.problems if rl.evaluation else 0
@@ -88,9 +97,10 @@ def _contradictions(sections: Sections) -> list[str]:
         *of_loop,
         *of_adapter,
         *of_rounds,
-        *of_environment,
+        *of_each,
         *of_split,
         *_unknown_sources(sections),
+        *_without_teacher(sections),
         *turn_contradictions(sections["prompt"], sampler, {"rl.max_response_tokens": rl.max_response_tokens}),
     ]
 
@@ -105,6 +115,20 @@ def _unknown_sources(sections: Sections) -> list[str]:
         for sentence in unknown_sources(
             f"rl_rounds.{name}.sources", this_round.sources or (), *tables[this_round.problems]
         )
+    ]
+
+
+def _without_teacher(sections: Sections) -> list[str]:
+    rounds, teachers = sections["rl_rounds"], sections.get("teachers", {})
+    return [
+        f"teachers.{name} names a teacher, and rl_rounds has no {name} with `distillation`: set "
+        f"rl_rounds.{name}.distillation: {{coefficient: 1.0}}, or leave it out"
+        for name in teachers
+        if name not in rounds or rounds[name].distillation is None
+    ] + [
+        f"rl_rounds.{name}.distillation has no teacher: name a policy, `teachers: {{{name}: POLICY}}`"
+        for name, this_round in rounds.items()
+        if this_round.distillation and name not in teachers
     ]
 
 
@@ -137,18 +161,20 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     sequence = given + drawn.mean
     # Attention grows with the square of a length, so this is the mean square, not the square of the mean.
     square = given**2 + 2 * given * drawn.mean + drawn.mean_square
-    has_reference = rl.reference_kl.kind != "none"
+    has_reference, has_teacher = rl.reference_kl.kind != "none", this_round.distillation is not None
     training = Training(
         tokens=responses * sequence,
         response_tokens=responses * drawn.mean,
-        # Passes without gradient: the trainer's log-probs before the update, and those of the reference.
-        forward_tokens=((rl.proximal == "recompute") + has_reference) * responses * sequence,
+        # Passes without gradient: log-probs of the trainer before the update, of the reference, and of the teacher.
+        forward_tokens=((rl.proximal == "recompute") + has_reference + has_teacher) * responses * sequence,
         context=square / sequence,
         longest=int(lengths.prompt) + rl.max_response_tokens,
         updates=this_round.steps * rl.minibatches,
         kind=rl.optimizer.kind,
-        # With adapters the reference is the trained policy without them.
-        holds_reference=has_reference and rl.adapter is None,
+        # With adapters the reference is the trained policy without them, until it is reset.
+        holds_reference=has_teacher
+        or (has_reference and (rl.adapter is None or rl.reference_kl.reset_every_steps is not None)),
+        critic=rl.advantage.critic.optimizer.kind if isinstance(rl.advantage, Gae) else None,
         adapter=rl.adapter,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]

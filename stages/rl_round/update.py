@@ -6,11 +6,15 @@ before the update, once per sample.
 
 Advantages are per token: the outcome stream and the repetition stream, each with its own discount. Sources: the papers
 cited in `stages.algorithms.advantages` and `optimal_token_baseline`; two streams with separate discounts as in
-Demystifying Long CoT (arXiv 2502.03373, section 4.4), without a critic: each is a reward to go.
+Demystifying Long CoT (arXiv 2502.03373, section 4.4): each is a reward to go, from which a critic's value is
+subtracted once (`advantage.kind: gae`).
 
 Deviations: 1. estimators of whole responses centre only the outcome; the discounted penalty to go is added uncentred,
 so that a repeated token is always pushed down. 2. With the optimal token baseline, both streams are part of the return
-from which the baseline is subtracted.
+from which the baseline is subtracted. 3. The KL to the reference as a reward belongs to the outcome stream; the code of
+Demystifying Long CoT gives an equal share of it to each stream. 4. Tokens are chosen by covariance or entropy among all
+tokens of an update, by the weights before the step's first one; verl and the papers' code take current weights and a
+micro-batch. So the choice depends neither on the size of micro-batches nor on the number of ranks.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from torch import Tensor
 
 from stages.algorithms.advantages import (
     batch_normalized,
+    distilled,
     group_normalized,
     leave_one_out,
     length_weighted,
@@ -33,33 +38,47 @@ from stages.algorithms.advantages import (
     pass_at_k,
 )
 from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.entropy_levers import covariances, random_between, top_fraction
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
-from stages.algorithms.policy_losses import error_bounds, importance_weights
+from stages.algorithms.policy_losses import error_bounds, importance_weights, normalising_factor, tokens_of_prompts
+from stages.algorithms.value_estimates import generalised_advantages, last_tokens
 from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.samplers.protocol import Sample
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
+from stages.foundations.seeds import derive_seed
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
     BatchNormalized,
+    ClipCov,
+    Gae,
     GroupNormalized,
     ImportanceWeights,
+    KlCov,
     LeaveOneOut,
     LengthWeighted,
     MeanNormalized,
     OptimalTokenBaseline,
     PassAtK,
     PlainReward,
+    ReferenceInReward,
 )
-from stages.rl_round.params import RlParams
+from stages.rl_round.params import DistillationParams, RlParams
 from stages.rl_round.records import Group
 from stages.rl_round.samples import StepPlan, TrainingSamples, make_micro_batches, rows, training_samples
 
 
 def prepare_samples(
-    groups: Sequence[Group], plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference | None = None
+    groups: Sequence[Group],
+    plan: StepPlan,
+    params: RlParams,
+    trainer: Trainer,
+    reference: Reference | None = None,
+    teacher: Reference | None = None,
+    distillation: DistillationParams | None = None,
+    critic: Trainer | None = None,
 ) -> TrainingSamples:
     """Returns the decided rollouts of `groups` with all inputs of the loss; collective. `reference` is for
-    `reference_kl`.
+    `reference_kl`, `teacher` for the round's `distillation`, `critic` for `advantage.kind: gae`.
 
     Empty when no rollout is decided.
     """
@@ -70,16 +89,69 @@ def prepare_samples(
     if params.proximal == "recompute":
         samples = with_proximal_statistics(samples, plan, params, trainer)
     if reference is not None:
-        samples = with_reference_logprobs(samples, plan, params, trainer, reference)
+        samples = replace(samples, reference_logprobs=frozen_logprobs(samples, plan, params, trainer, reference))
+    if critic is not None:
+        (values,) = _of_all(samples, plan, params, None, critic, lambda batch: [critic.evaluate(batch).cpu()])
+        samples = replace(samples, values=values)
     samples = with_advantages(samples, params)
     if params.advantage_whitening:
         held = sorted({index for indices in plan.forward_passes[trainer.rank] for index in indices})
-        return replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
-    return samples
+        samples = replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
+    if distillation is not None:
+        logprobs, mask = frozen_logprobs(samples, plan, params, trainer, teacher), samples.response_mask
+        # Last: whatever the reward's advantage is scaled by, the coefficient weighs nats.
+        from_teacher = distilled(samples.proximal_logprobs, logprobs, mask, distillation.coefficient)
+        samples = replace(samples, advantages=samples.advantages + from_teacher, teacher_logprobs=logprobs)
+    return with_comparisons(samples, plan, params)
+
+
+def with_comparisons(samples: TrainingSamples, plan: StepPlan, params: RlParams) -> TrainingSamples:
+    """Returns the samples with what follows from comparing tokens of different responses, the same on every rank.
+
+    Importance weights are compared over the step, all else among the responses of one update: its tokens that may give
+    gradient, by their statistics before the first update.
+    """
+    if not (params.compares_tokens or params.aggregation == "prompt_mean"):
+        return samples
+    if params.is_batch_normalized:
+        correction, mask = params.rollout_correction, samples.response_mask
+        of_ratios = samples.proximal_logprobs, samples.rollout_logprobs
+        weights = importance_weights(*of_ratios, mask, correction.level, correction.cap)
+        factor = normalising_factor(weights, mask, correction.level)
+        samples = replace(samples, weight_factor=factor.repeat(len(samples)))
+    found: dict[str, Tensor] = {}
+    for number, update in enumerate(plan.updates):
+        minibatch = samples.select(update.samples)
+        for name, part in _compared(minibatch, params, derive_seed(plan.seed, number)).items():
+            whole = found.setdefault(name, part.new_zeros(len(samples), *part.shape[1:]))
+            whole[list(update.samples)] = part
+    return replace(samples, **found)
+
+
+def _compared(minibatch: TrainingSamples, params: RlParams, seed: int) -> dict[str, Tensor]:
+    found, mask = {}, minibatch.response_mask * minibatch.is_kept[:, None]
+    if params.top_entropy_fraction is not None:
+        found["is_uncertain"] = top_fraction(minibatch.entropy, mask, params.top_entropy_fraction)
+    if params.aggregation == "prompt_mean":
+        # Of all tokens: a response without gradient must not give the others of its prompt more weight.
+        found["prompt_tokens"] = tokens_of_prompts(minibatch.response_mask, minibatch.group_ids)
+    match params.policy_loss:
+        case ClipCov(fraction=fraction, covariance_low=low, covariance_high=high):
+            both = covariances(minibatch.proximal_logprobs, minibatch.advantages, mask)
+            found["is_covariant"] = random_between(both, mask, low, high, fraction, seed)
+        case KlCov(fraction=fraction):
+            both = covariances(minibatch.proximal_logprobs, minibatch.advantages, mask)
+            found["is_covariant"] = top_fraction(both, mask, fraction)
+    return found
 
 
 def update_policy(
-    samples: TrainingSamples, plan: StepPlan, params: RlParams, learning_rate_scale: float, trainer: Trainer
+    samples: TrainingSamples,
+    plan: StepPlan,
+    params: RlParams,
+    learning_rate_scale: float,
+    trainer: Trainer,
+    entropy_coefficient: float = 0.0,
 ) -> list[Update]:
     """Makes one pass over `samples` in the plan's optimizer updates.
 
@@ -90,7 +162,7 @@ def update_policy(
     for planned in plan.updates:
         minibatch = samples.select(planned.samples)
         batches = make_micro_batches(minibatch, planned.micro_batches[trainer.rank], params)
-        update = trainer.update(batches, policy_loss(minibatch, params), learning_rate_scale)
+        update = trainer.update(batches, policy_loss(minibatch, params, entropy_coefficient), learning_rate_scale)
         updates.append(_finished(update, len(minibatch), params.max_response_tokens))
     return updates
 
@@ -101,7 +173,8 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     Means over the tokens that gave gradient; effective sample size as a fraction of them. Variance proxies: the mean
     squared norm of a response's gradient with respect to the logits, and the squared norm of the whole gradient. The
     first leaves out the network's Jacobian, so compare each between runs, never with the other. The trust region's
-    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses.
+    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses;
+    it is an estimate unless these are exact.
     """
     sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
     metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
@@ -140,6 +213,9 @@ def summarise(updates: Sequence[Update]) -> dict[str, float]:
     # A maximum over updates is not a sum of shares, so it is not divided.
     means = {name: value if name.endswith("_max") else value / len(updates) for name, value in total.items()}
     means |= {name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")}
+    # Shares of micro-batches combine by sum or maximum, so the least mass is the rest of the largest.
+    if "pruning/pruned_mass_max" in means:
+        means["pruning/kept_mass_min"] = 1 - means.pop("pruning/pruned_mass_max")
     # Rates last: numerator and denominator are averaged first, so updates count in proportion to their size.
     means = rates_by_staleness(means)
     means["loss/policy"] = sum(update.loss for update in updates) / len(updates)
@@ -160,28 +236,31 @@ def with_proximal_statistics(
     """Returns the samples with log-probs of the trainer's current weights; collective.
 
     On several ranks, only for the samples that this rank trains on.
-    For the optimal token baseline also with sums of squared probabilities.
+    For the optimal token baseline also with sums of squared probabilities, and with entropies if they choose tokens.
     """
-    needs_squares = isinstance(params.advantage, OptimalTokenBaseline)
+    needed = {"sum_squared_probs": isinstance(params.advantage, OptimalTokenBaseline)}
+    needed["entropy"] = params.top_entropy_fraction is not None
+    names = ["logprobs", *(name for name, is_needed in needed.items() if is_needed)]
 
     def statistics(batch: ResponseBatch) -> list[Tensor]:
         outputs = trainer.evaluate(batch)
-        return [outputs.logprobs.cpu(), *([outputs.sum_squared_probs.cpu()] if needs_squares else [])]
+        return [getattr(outputs, name).cpu() for name in names]
 
-    logprobs, *squares = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
-    return replace(samples, proximal_logprobs=logprobs, sum_squared_probs=squares[0] if squares else None)
+    logprobs, *others = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
+    return replace(samples, proximal_logprobs=logprobs, **dict(zip(names[1:], others, strict=True)))
 
 
-def with_reference_logprobs(
+def frozen_logprobs(
     samples: TrainingSamples, plan: StepPlan, params: RlParams, trainer: Trainer, reference: Reference
-) -> TrainingSamples:
-    """Returns the samples with the reference's log-probs; collective, on several ranks like `with_proximal_statistics`.
+) -> Tensor:
+    """Returns the log-probs of a policy that does not learn, [responses, tokens]; collective, on several ranks like
+    `with_proximal_statistics`.
 
     Over the whole vocabulary, even when the policy's is pruned: the reference's log-probs must not depend on how sharp
     its distribution is.
     """
     (logprobs,) = _of_all(samples, plan, params, None, trainer, lambda batch: [reference.logprobs(batch)])
-    return replace(samples, reference_logprobs=logprobs)
+    return logprobs
 
 
 def _of_all(
@@ -192,8 +271,8 @@ def _of_all(
     trainer: Trainer,
     statistics: Callable[[ResponseBatch], list[Tensor]],
 ) -> list[Tensor]:
-    """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if a baseline
-    needs them."""
+    """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if tokens are
+    compared, or on rank 0 the step's metrics of advantages."""
     sequences = samples.sequences
     parts: list[tuple[list[int], list[Tensor]]] = []
     for indices in plan.forward_passes[trainer.rank]:
@@ -203,8 +282,12 @@ def _of_all(
             batch = pack([sequences[index] for index in indices], params.temperature, log_threshold=log_threshold)
         parts.append((indices, statistics(batch)))
     whole = [torch.zeros_like(samples.response_mask) for _ in parts[0][1]]
-    # The optimal token baseline needs the tokens of every rank; other estimators need only those of this rank.
-    of_ranks = trainer.gather(parts) if isinstance(params.advantage, OptimalTokenBaseline) else [parts]
+    # A comparison needs the tokens of every rank; all else needs only those of this rank.
+    of_ranks = [parts]
+    if params.compares_tokens:
+        of_ranks = trainer.gather(parts)
+    elif isinstance(params.advantage, Gae):
+        of_ranks = trainer.gather_to_first(parts) or [parts]
     for indices, tensors in (one for of_rank in of_ranks for one in of_rank):
         for target, tensor in zip(whole, tensors, strict=True):
             target[indices, : tensor.shape[1]] = tensor[: len(indices)]
@@ -212,7 +295,8 @@ def _of_all(
 
 
 def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSamples:
-    """Returns the samples with their advantages; for the optimal token baseline they must have trainer statistics."""
+    """Returns the samples with their advantages; for the optimal token baseline they must have trainer statistics, for
+    generalised advantages values, and get targets."""
     rewards, group_ids, mask = samples.rewards, samples.group_ids, samples.response_mask
     # Estimators of whole responses use only `rewards`, so a repetition penalty does not change their baselines. A new
     # estimator needs a case here and a class in `AdvantageParams` (methods.py).
@@ -236,6 +320,9 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
             whole = rewards
         case OptimalTokenBaseline():
             return replace(samples, advantages=_beyond_token_baseline(samples, params, penalties))
+        case Gae():
+            advantages = _beyond_values(samples, params, penalties)
+            return replace(samples, advantages=advantages, value_targets=advantages + samples.values)
     per_token = outcome_returns(whole, mask, params) + _to_go_of_penalties(penalties, mask, params)
     return replace(samples, advantages=per_token)
 
@@ -270,6 +357,19 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
     return (returns - baseline) * mask
 
 
+def _beyond_values(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
+    gae, mask, penalty = params.advantage, samples.response_mask, params.repetition_penalty
+    rewards = samples.rewards[:, None] * last_tokens(mask)
+    if isinstance(params.reference_kl, ReferenceInReward):
+        log_ratio = (samples.proximal_logprobs - samples.reference_logprobs) * mask
+        rewards = rewards - params.reference_kl.coefficient * log_ratio
+    if penalty is None or penalty.discount == gae.discount:
+        return generalised_advantages(rewards + penalties, samples.values, mask, gae.discount, gae.gae_lambda)
+    # Lambda is 1 here: each stream adds its own discounted reward to go, and the value is subtracted once (Demystify).
+    outcomes = generalised_advantages(rewards, samples.values, mask, gae.discount, gae.gae_lambda)
+    return outcomes + _to_go_of_penalties(penalties, mask, params)
+
+
 def outcome_returns(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
     """Returns outcome * discount^(T - 1 - t) at the policy's token t of T in a response: (responses, tokens).
 
@@ -278,9 +378,7 @@ def outcome_returns(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
     # The usual case: without a discount every token has the outcome, and no pass over the tokens is needed.
     if params.reward_discount == 1:
         return outcomes[:, None] * mask
-    # 1 on the last token of the mask, the one at which its running sum is complete.
-    is_last = mask * (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
-    return discounted_to_go(outcomes[:, None] * is_last, mask, params.reward_discount)
+    return discounted_to_go(outcomes[:, None] * last_tokens(mask), mask, params.reward_discount)
 
 
 def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:

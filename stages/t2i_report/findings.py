@@ -120,6 +120,7 @@ SCORERS = {
     "random": "chance",
     "clip": "CLIP score",
     "blip": "BLIP score",
+    "aesthetic": "aesthetic score",
     "reward_before": "round before",
     "reward": "reward model",
     "annotator": "an annotator",

@@ -9,6 +9,7 @@ import torch
 
 from stages.algorithms.advantages import (
     batch_normalized,
+    distilled,
     group_normalized,
     leave_one_out,
     length_weighted,
@@ -344,3 +345,30 @@ def test_pass_at_k_of_small_groups_and_of_groups_without_signal():
     assert pass_at_k(is_correct, ids, 1).tolist() == pytest.approx([0, 0, 0, 0, 1, -1])
     with pytest.raises(ValueError, match="k must be at least 1"):
         pass_at_k(is_correct, ids, 0)
+
+
+def test_distilled_by_hand():
+    """log(1/2) - log(1/4) = log 2 more than the teacher gives costs it; the same the other way round earns it."""
+    half, quarter, nan = math.log(0.5), math.log(0.25), math.nan
+    policy, teacher = torch.tensor([[half, quarter, nan]]), torch.tensor([[quarter, half, nan]])
+    expected = [[-2 * math.log(2), 2 * math.log(2), 0.0]]
+    found = distilled(policy, teacher, torch.tensor([[1.0, 1.0, 0.0]]), 2.0)
+    assert found.tolist() == [pytest.approx(expected[0])]
+    assert not distilled(policy, teacher, torch.tensor([[0.0, 0.0, 0.0]]), 2.0).any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_expected_gradient_of_distilled_is_that_of_the_reverse_kl(seed):
+    """Over all tokens of a small vocabulary, weighted by the policy's probabilities: the KL as autograd sees it."""
+    generator = torch.Generator().manual_seed(seed)
+    logits, teacher = torch.randn(2, 5, generator=generator, dtype=torch.float64)
+    logits.requires_grad_()
+    logprobs, of_teacher = logits.log_softmax(-1), teacher.log_softmax(-1)
+    kl = (logprobs.exp() * (logprobs - of_teacher)).sum()
+    (exact,) = torch.autograd.grad(kl, logits, retain_graph=True)
+    # A row for each token, as if it had been sampled.
+    ones = torch.ones(5, 1, dtype=torch.float64)
+    advantages = distilled(logprobs.detach()[:, None], of_teacher[:, None], ones, 1.0)[:, 0]
+    loss = -(logprobs.detach().exp() * advantages * logprobs).sum()
+    torch.testing.assert_close(torch.autograd.grad(loss, logits)[0], exact)
+    assert float((logprobs.exp() * advantages).sum()) == pytest.approx(-float(kl))

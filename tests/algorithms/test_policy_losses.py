@@ -18,11 +18,16 @@ from stages.algorithms.policy_losses import (
     gspo,
     ice_pop_weights,
     importance_weights,
+    length_neutral_scores,
+    likeliest_divergences,
+    normalising_factor,
     reinforce,
     sapo,
+    tokens_of_prompts,
     trust_region_mask,
     trust_region_mask_exact,
 )
+from stages.algorithms.token_statistics import likeliest_tokens
 
 LOSSES = [clipped_surrogate, gspo, cispo, reinforce]
 MODES = ["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
@@ -266,6 +271,27 @@ def test_an_empty_mask_gives_zero_and_a_zero_gradient(how, value):
     assert total.item() == 0.0 and (gradient == 0).all()
 
 
+def test_the_mean_over_prompts_against_a_loop_and_its_micro_batches_add_up(batch):
+    loss, _, _, mask = batch
+    groups = torch.tensor([7, 3, 7, 7, 3])
+    expected = 0.0
+    for group in (3, 7):
+        tokens = [float(loss[b, t]) for b in range(5) for t in range(9) if groups[b] == group and mask[b, t]]
+        expected += sum(tokens) / len(tokens) / 2
+    counts = tokens_of_prompts(mask, groups)
+    assert float(aggregate(loss, mask, "prompt_mean", 2, counts)) == pytest.approx(expected, rel=1e-6)
+    parts = [aggregate(loss[rows], mask[rows], "prompt_mean", 2, counts[rows]) for rows in ([0, 4], [1, 2, 3])]
+    assert float(sum(parts)) == pytest.approx(expected, rel=1e-6)
+    # By hand: one prompt with responses of 1 and 3 tokens, one with a response of 2.
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1], [1, 1, 0]])
+    counts = tokens_of_prompts(mask, torch.tensor([0, 0, 1]))
+    assert counts.tolist() == [4, 4, 2]
+    found = aggregate(torch.tensor([[8.0, 0, 0], [4.0, 0, 0], [1.0, 1.0, 0]]), mask, "prompt_mean", 2, counts)
+    assert float(found) == (12 / 4 + 2 / 2) / 2
+    with pytest.raises(ValueError, match="needs the number of prompts"):
+        aggregate(loss, batch[3], "prompt_mean")
+
+
 def test_unknown_modes_and_divisors_are_refused():
     with pytest.raises(ValueError, match="token_sum"):
         aggregate(torch.ones(1, 1), torch.ones(1, 1), "token_sum")
@@ -427,6 +453,47 @@ def test_exact_divergences_against_torch_and_their_edges():
         exact_divergences(rollout, rollout, temperature=0.0)
 
 
+def merged(mu, pi, count):
+    """Returns the KL of two distributions whose tokens beyond the likeliest `count` of `mu` are one token."""
+    order = sorted(range(len(mu)), key=lambda token: -mu[token])
+    events = [[token] for token in order[:count]] + [order[count:]]
+    pairs = [(sum(mu[token] for token in event), sum(pi[token] for token in event)) for event in events]
+    return sum(p * math.log(p / q) for p, q in pairs if p > 0)
+
+
+def test_likeliest_divergences_by_hand():
+    rollout = torch.tensor([[0.5, 0.3, 0.1, 0.1]]).log()
+    policy = torch.tensor([[0.25, 0.25, 0.25, 0.25]]).log() + 3.0
+    # One listed: (0.5, 0.5) against (1/4, 3/4). Two: (0.5, 0.3, 0.2) against (1/4, 1/4, 1/2).
+    one, two, all_four = (likeliest_divergences(likeliest_tokens(rollout, n), policy).item() for n in (1, 2, 4))
+    assert one == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3), abs=1e-7)
+    assert two == pytest.approx(0.5 * math.log(2) + 0.3 * math.log(1.2) + 0.2 * math.log(0.4), abs=1e-7)
+    assert all_four == pytest.approx(exact_divergences(rollout, policy).item(), abs=1e-7)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_likeliest_divergences_against_loops_and_below_the_exact_ones(temperature):
+    generator = torch.Generator().manual_seed(0)
+    rollout = (3 * torch.randn(40, 60, generator=generator)).log_softmax(-1)
+    logits = (rollout + 0.5 * torch.randn(40, 60, generator=generator)) * temperature
+    exact = exact_divergences(rollout, logits, temperature)
+    before = torch.zeros(40, dtype=torch.float64)
+    for count in (1, 5, 20, 60):
+        found = likeliest_divergences(likeliest_tokens(rollout, count), logits, temperature)
+        mu, pi = rollout.double().exp(), (logits.double() / temperature).softmax(-1)
+        slow = [merged(a.tolist(), b.tolist(), count) for a, b in zip(mu, pi, strict=True)]
+        assert found.tolist() == pytest.approx(slow, abs=1e-6) and not found.requires_grad
+        # Every token that is listed besides splits an event, which never lowers a KL.
+        assert (before - 1e-6 <= found).all() and (found <= exact + 1e-6).all()
+        before = found
+    assert torch.allclose(found, exact, atol=1e-6)
+    assert likeliest_divergences(likeliest_tokens(rollout, 5), torch.full_like(rollout, math.nan)).isnan().all()
+    # A sampler that draws from three tokens only: the others have no mass, and none is lost to rounding.
+    cut = rollout.masked_fill(rollout < rollout.topk(3).values[:, -1:], -math.inf).log_softmax(-1)
+    found = likeliest_divergences(likeliest_tokens(cut, 5), logits, temperature)
+    assert torch.allclose(found, exact_divergences(cut, logits, temperature), atol=1e-6)
+
+
 def test_sampled_k3_averages_to_the_exact_divergence():
     rollout = torch.tensor([0.5, 0.3, 0.2]).log()
     logits = torch.tensor([0.4, 0.3, 0.3]).log()
@@ -474,6 +541,27 @@ def test_equal_log_probabilities_give_one_and_padding_nothing(level, batch):
     dirty = [torch.where(mask, tensor, math.nan) for tensor in (policy, rollout)]
     clean = importance_weights(policy, rollout, mask, level, 2.0)
     torch.testing.assert_close(importance_weights(*dirty, mask, level, 2.0), clean)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_normalised_weights_have_a_mean_of_one(level, batch):
+    policy, proximal, _, mask = batch
+    weights = importance_weights(policy, proximal, mask, level, 1.3)
+    scaled = weights * normalising_factor(weights, mask, level)
+    tokens = [[float(scaled[b, t]) for t in range(9) if mask[b, t]] for b in range(5)]
+    # Over tokens, or over the responses that have any: the fourth has none.
+    means = [value for row in tokens for value in row] if level == "token" else [row[0] for row in tokens if row]
+    assert len(means) == (int(mask.sum()) if level == "token" else 4)
+    assert sum(means) / len(means) == pytest.approx(1.0)
+    assert not scaled[~mask].any()
+    # As verl does it: truncated first, then divided, so a weight may exceed the cap; weights of 0 stay as they are.
+    by_hand = torch.tensor([[0.5, 2.0], [1.0, 0.0]])
+    both = torch.tensor([[1, 1], [1, 0]])
+    assert float(normalising_factor(by_hand, both, "token")) == pytest.approx(3 / 3.5)
+    assert float(normalising_factor(0 * by_hand, both, level)) == 1.0
+    # Without rounding errors that grow with the number of tokens.
+    many = torch.full((1, 2_000_000), 0.1)
+    assert float(normalising_factor(many, torch.ones_like(many), "token")) == pytest.approx(10.0, rel=1e-6)
 
 
 def test_weights_have_no_gradient_and_no_overflow():
@@ -579,6 +667,60 @@ def test_masks_of_whole_responses_by_hand():
     assert bad_response_mask(policy, rollout, bad, mask, 0.25).tolist() == [True, True, False, False]
     assert bad_response_mask(policy, rollout, good, mask, 0.25).tolist() == [True, True, True, False]
     assert geometric_mask(policy, rollout, torch.zeros(4, 3), 0.9, 1.1).all(), "a response without tokens is accepted"
+
+
+def slow_score(policy, rollout, mask, token_kl, token_tv):
+    """Returns the length-neutral score of one response: its policy's tokens are counted from 1 to T."""
+    places = [t for t in range(len(mask)) if mask[t]]
+    total = score = 0.0
+    for number, place in enumerate(places, 1):
+        left = len(places) - number
+        weight = min(
+            [1.0]
+            + ([left * token_tv] if token_tv is not None else [])
+            + ([math.sqrt(left * token_kl / 2)] if token_kl is not None else [])
+        )
+        total += weight
+        score += weight * abs(math.exp(policy[place] - rollout[place]) - 1)
+    return score / total if total else 0.0
+
+
+def test_a_length_neutral_score_by_hand():
+    policy = torch.tensor([[1.1, 0.8, 1.5]]).log()
+    rollout, mask = torch.zeros(1, 3), torch.ones(1, 3)
+    # |ratio - 1| = 0.1, 0.2, 0.5. SER: their mean. With token_tv 0.25 the weights are 0.5, 0.25, 0.
+    assert length_neutral_scores(policy, rollout, mask, None, None).item() == pytest.approx(0.8 / 3)
+    assert length_neutral_scores(policy, rollout, mask, None, 0.25).item() == pytest.approx(0.1 / 0.75)
+    # token_kl 0.25: sqrt(2 * 0.125) = 0.5 and sqrt(0.125) = 0.3536; together the smaller of the two counts.
+    root = math.sqrt(0.125)
+    expected = (0.5 * 0.1 + root * 0.2) / (0.5 + root)
+    assert length_neutral_scores(policy, rollout, mask, 0.25, None).item() == pytest.approx(expected)
+    assert length_neutral_scores(policy, rollout, mask, 0.25, 0.25).item() == pytest.approx(0.1 / 0.75)
+
+
+@pytest.mark.parametrize("token_kl", [None, 1e-4, 0.02])
+@pytest.mark.parametrize("token_tv", [None, 5e-3])
+def test_length_neutral_scores_against_loops(token_kl, token_tv, wide_batch):
+    policy, rollout, mask = wide_batch
+    found = length_neutral_scores(policy, rollout, mask, token_kl, token_tv)
+    rows = zip(policy.tolist(), rollout.tolist(), mask.tolist(), strict=True)
+    assert found.tolist() == pytest.approx([slow_score(*row, token_kl, token_tv) for row in rows])
+    with pytest.raises(ValueError, match="must be positive"):
+        length_neutral_scores(policy, rollout, mask, 0.0, token_tv)
+
+
+def test_a_length_neutral_score_does_not_grow_with_the_length_and_sees_nan():
+    def score(length):
+        return length_neutral_scores(
+            torch.full((1, length), 0.01), torch.zeros(1, length), torch.ones(1, length), 1e-4, 5e-3
+        )
+
+    # Every token differs by the same ratio, so responses of any length have one score.
+    assert [score(length).item() for length in (2, 10, 5000)] == pytest.approx([math.expm1(0.01)] * 3)
+    # The only token of a response has weight 0: deviation 5. NaN at a weighted token is no score that is accepted.
+    assert score(1).item() == 0
+    broken = length_neutral_scores(torch.tensor([[math.nan, 0.0]]), torch.zeros(1, 2), torch.ones(1, 2), 1e-4, None)
+    assert not broken <= 1e9
 
 
 @pytest.mark.parametrize("name", ["dppo", "sapo"])

@@ -7,6 +7,8 @@ import torch
 from diffusers import DDIMScheduler
 
 from stages.algorithms.text_to_image_losses import (
+    best_of_each,
+    best_share,
     contrastive_loss,
     diffusion_preference_loss,
     drawn_with_gradient,
@@ -15,6 +17,7 @@ from stages.algorithms.text_to_image_losses import (
     matching_loss,
     pairs_from_ranking,
     pairwise_ranking_loss,
+    scaled_rewards,
 )
 
 
@@ -199,3 +202,13 @@ def test_a_known_denoiser_gives_the_clean_image_back_at_any_step(kind, position)
     if kind != "sample":  # a clean image does not depend on the time
         by_index = guess_at(start, timesteps, position, step_by(timesteps.index))
         assert (by_index - clean).abs().max() > 0.05
+
+
+def test_pictures_are_chosen_and_weighed_by_hand():
+    rewards = torch.tensor([0.5, -1.0, 3.0, 0.5, 1.0])
+    assert best_share(rewards, 0.4).tolist() == [0, 0, 1, 0, 1]
+    assert best_share(rewards, 0.7).tolist() == [1, 0, 1, 0, 1], "3 of 3.5; of equal ones the earlier"
+    assert best_share(rewards, 0.1).tolist() == [0, 0, 1, 0, 0], "at least one"
+    assert scaled_rewards(rewards).tolist() == [0.375, 0.0, 1.0, 0.375, 0.5]
+    assert scaled_rewards(torch.full((3,), -2.0)).tolist() == [1, 1, 1]
+    assert best_of_each(torch.tensor([[1.0, 2.0, 2.0], [0.0, -1.0, -3.0]])).tolist() == [[0, 1, 0], [1, 0, 0]]

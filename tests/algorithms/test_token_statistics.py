@@ -190,6 +190,23 @@ def test_outputs_unpack_into_three_and_report_what_is_outside():
     assert statistics.logprobs.isfinite().all()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("log_threshold", [-13.0, -4.0, -1.5, 0.0])
+def test_the_pruned_mass_is_what_the_safe_set_leaves_out_and_the_total_variation(temperature, log_threshold):
+    hidden, head, token_ids = make(dtype=torch.float64)
+    found = token_statistics(hidden, head, token_ids, temperature, log_threshold, chunk_tokens=4).pruned_mass
+    hidden, head = hidden.detach(), head.detach()
+    for b, t in np.ndindex(token_ids.shape):
+        z = [float(hidden[b, t] @ row) / temperature for row in head]
+        total = sum(math.exp(value) for value in z)
+        kept = [v == token_ids[b, t].item() or value >= max(z) + log_threshold for v, value in enumerate(z)]
+        mass = sum(math.exp(value) for v, value in enumerate(z) if kept[v]) / total
+        pruned = [math.exp(value) / total / mass * is_kept for value, is_kept in zip(z, kept, strict=True)]
+        variation = 0.5 * sum(abs(math.exp(value) / total - p) for value, p in zip(z, pruned, strict=True))
+        assert [found[b, t].item()] * 2 == pytest.approx([1 - mass, variation], abs=1e-12)
+    assert not found.requires_grad and not token_statistics(hidden, head, token_ids).pruned_mass.any()
+
+
 def test_no_gradient_is_asked_of_frozen_inputs():
     hidden, head, token_ids = make()
     with torch.no_grad():

@@ -66,8 +66,12 @@ def test_each_gradient_alone_is_the_plain_code_s(device, which, monkeypatch):
     hidden, head, token_ids = make(batch=1, tokens=6)
     ours = on(device, torch.float32, hidden, head)
     fused = gradients(token_statistics(*ours, token_ids.to(device), 0.9, -2.0), ours, which)
+    masses = token_statistics(*ours, token_ids.to(device), 0.9, -2.0).pruned_mass
     monkeypatch.setattr(plain, "_kernels", lambda tensor: None)
     reference = gradients(token_statistics(*ours, token_ids.to(device), 0.9, -2.0), ours, which)
+    pruned = token_statistics(*ours, token_ids.to(device), 0.9, -2.0).pruned_mass
+    assert pruned.max() > 0
+    torch.testing.assert_close(masses, pruned, rtol=1e-5, atol=1e-6)
     for one, other in zip(fused, reference, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 

@@ -23,6 +23,7 @@ with quick_imports():
     from stages.engines.policies.language_model import language_model
     from stages.engines.policies.lora import with_lora
     from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
+    from stages.engines.policies.value_model import value_model
     from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
     from stages.engines.trainers.params import DeepspeedTrainerParams, TrainerParams
     from stages.engines.trainers.protocol import LossFunction, replace_folder_together
@@ -78,6 +79,11 @@ def weighted_loss(statistics, batch):
     return loss, shown
 
 
+def value_loss(values, batch):
+    mask = batch.response_mask
+    return ((values - batch.fields["targets"]).square() * mask).sum() / 100, {"tokens_max": mask.sum()}
+
+
 def snapshot(trainer: DeepspeedTrainer) -> dict[str, torch.Tensor]:
     return {name: weight.clone() for name, weight in trainer.named_weights()}
 
@@ -123,6 +129,15 @@ def learn(lesson: Lesson, zero_stage: int, folder: Path) -> dict:
 def lora_lesson(policy: Path, params: TrainerParams) -> Lesson:
     """Returns a policy with LoRA, and its training data."""
     return Lesson(lambda: with_lora(language_model(policy, params), LORA, 0), micro_batches(0), weighted_loss)
+
+
+def critic_lesson(policy: Path, params: TrainerParams) -> Lesson:
+    """Returns a critic, and its training data: the value to learn is the weight of each response."""
+    batches = [
+        replace(batch, fields={"targets": batch.fields["weight"][:, None] * batch.response_mask})
+        for batch in micro_batches(0)
+    ]
+    return Lesson(lambda: value_model(policy, params), batches, value_loss)
 
 
 def refuses_broken_loss(trainer: DeepspeedTrainer) -> bool:
@@ -173,6 +188,7 @@ def main(policy: Path, out: Path) -> None:
         lessons = dict(LESSONS)
         if zero_stage < 3 and importlib.util.find_spec("peft"):
             lessons["lora"] = lora_lesson(policy, deepspeed_params(zero_stage))
+        lessons["critic"] = critic_lesson(policy, deepspeed_params(zero_stage))
         for name, lesson in lessons.items():
             entry[name] = learn(lesson, zero_stage, out / f"checkpoint-{zero_stage}-{name}")
         report[zero_stage] = entry

@@ -12,9 +12,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from stages.engines.image_scorers.aesthetic import load_aesthetic
+from stages.engines.image_scorers.config import AestheticParams
 from stages.engines.image_scorers.released_weights import released_scorer, renamed
 from stages.engines.image_scorers.scorer import fit_to_square, load_scorer, save_scorer
 from stages.foundations.errors import UserError
+from stages.foundations.files import sha256_of
+from tests.fakes.published_aesthetic import ONE_LAYER, STACK, published_aesthetic, published_score, write_aesthetic
 from tests.fakes.ranked_pictures import PROMPTS, tiny_scorer
 from tests.fakes.released_blip import published_blip, published_reward, published_weights, write_published
 
@@ -188,3 +192,45 @@ def test_the_four_golden_scores_of_the_released_model():
         pixels = torch.from_numpy(numpy.array(resized)).permute(2, 0, 1)[None].float() / 255
         with torch.no_grad():
             assert scorer.score(pixels, [example["prompt"]]).item() == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("stack", [STACK, ONE_LAYER], ids=["stack", "one layer"])
+def test_the_aesthetic_score_is_that_of_a_plain_writing(stack, images, tmp_path):
+    clip, head = published_aesthetic(stack)
+    scorer = load_aesthetic(AestheticParams.model_validate(write_aesthetic(tmp_path, clip, head)), torch.device("cpu"))
+    mean = torch.tensor([0.48145466, 0.4578275, 0.40821073]).view(3, 1, 1)
+    std = torch.tensor([0.26862954, 0.26130258, 0.27577711]).view(3, 1, 1)
+    expected = published_score(clip, head, (images - mean) / std)
+    torch.testing.assert_close(scorer.score(images), expected, atol=1e-5, rtol=1e-5)
+    assert len(set(expected.tolist())) == 4
+
+
+def test_the_aesthetic_weights_must_be_whole_pinned_and_no_pickle(tmp_path):
+    clip, head = published_aesthetic()
+    whole = {"clip": clip, "head": head}
+
+    def refused(part, tensors=None, **named):
+        """Returns what is said where a file has other tensors, or is named otherwise."""
+        section = write_aesthetic(tmp_path, **whole | {part: tensors or whole[part]})
+        section[part] |= named
+        with pytest.raises((UserError, ValueError)) as error:
+            load_aesthetic(AestheticParams.model_validate(section), torch.device("cpu"))
+        return str(error.value)
+
+    pickled = tmp_path / "pickled.safetensors"
+    pickled.write_bytes(pickle.dumps(Hostile()))
+    assert "a pickle can run code" in refused("head", path="sac+logos+ava1-l14-linearMSE.pth")
+    assert "is not safetensors" in refused("head", path=str(pickled), sha256=sha256_of(pickled))
+    assert not Path("/tmp/retrace-was-here").exists()
+    assert "as reward_evaluation.aesthetic has it" in refused("clip", sha256="0" * 64)
+    assert "does not exist" in refused("clip", path=str(tmp_path / "none.safetensors"))
+    few = {name: tensor for name, tensor in clip.items() if "layers.1.self_attn.q_proj" not in name}
+    for part, tensors in (
+        ("clip", few),
+        ("clip", clip | {"vision_model.more": torch.zeros(2)}),
+        ("clip", {"weight": torch.zeros(2)}),
+        ("head", published_aesthetic({"": (13, 1)})[1]),
+        ("head", head | {"other.weight": torch.zeros(2)}),
+        ("head", {name: tensor for name, tensor in head.items() if "7" not in name}),
+    ):
+        assert "no CLIP and aesthetic head that fit" in refused(part, tensors)

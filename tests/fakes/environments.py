@@ -66,6 +66,11 @@ def talk_slowly(episode, turn):
     return talk(episode, turn)
 
 
+def sleep(episode, turn):
+    time.sleep(0.3)
+    return talk(episode, turn)
+
+
 def drift(episode, turn):
     """Is no function of the turns: a process that plays the episode again gives other answers."""
     return f"{os.getpid()}"[-6:]

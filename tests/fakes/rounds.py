@@ -19,6 +19,10 @@ NONE = {"kind": "none"}
 OTB = {"kind": "optimal_token_baseline", "lone_tail": "zero", "is_importance_weighted": False}
 TRM = {"kind": "trust_region_masking", "max_threshold": 0.05, "mean_threshold": 0.001, "divergence": "sampled"}
 WEIGHTS = {"kind": "importance_weights", "level": "token", "cap": 2.0}
+CLIP_COV = {"kind": "clip_cov", "clip_low": 0.2, "clip_high": 0.28, "fraction": 0.1}
+CLIP_COV |= {"covariance_low": 0.1, "covariance_high": 5.0}
+BONUS = {"kind": "adaptive", "target": 0.1, "first_coefficient": 0.001, "coefficient_step": 0.0007}
+BONUS |= {"max_coefficient": 0.002}
 SAFE_SET = {"kind": "safe_set", "log_threshold": -13.0, "outside": "drop_token"}
 COSINE = {"kind": "cosine", "r0_correct": 2, "rL_correct": 1, "r0_wrong": -10, "rL_wrong": 0, "exceeded": -10}
 NGRAM = {"kind": "ngram", "n": 4, "penalty": -0.05, "discount": 0.99}
@@ -44,9 +48,13 @@ ALL_PASS_RATES = {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0}
 UNBOUNDED = {"rl.weight_sync_check.max_logprob_gap": None}
 EVERYTHING = {
     "rl.advantage": {**OTB, "lone_tail": "return", "is_importance_weighted": True},
-    "rl.rollout_correction": WEIGHTS,
+    "rl.policy_loss": CLIP_COV,
+    "rl.rollout_correction": {**WEIGHTS, "batch_normalized": True},
+    "rl.aggregation": "prompt_mean",
+    "rl.top_entropy_fraction": 0.7,
+    "rl.entropy_bonus": BONUS,
     "rl.study.vocabulary_pruning": SAFE_SET,
-    "rl.reference_kl": {"kind": "k3", "coefficient": 0.01},
+    "rl.reference_kl": {"kind": "weighted_k3", "coefficient": 0.01},
     "rl.study.repetition_penalty": {**NGRAM, "n": 2},
     "rl.study.reward_discount": 0.99,
     "rl.overlong_filtering": True,
@@ -69,9 +77,11 @@ STALE = {
     **UNBOUNDED,
     "rl.rollout_correction": {**TRM, "max_threshold": 0.02, "mean_threshold": None},
     "rl.proximal": "rollout",
+    "prompt.forced_end": {"kind": "phrase", "thinking_tokens": [8, 9], "mark": "}", "text": ";"},
     "rl_rounds.rl_1.steps": 7,
 }
-"""A sampler that serves the weights of two versions ago, also in the steps after a checkpoint."""
+"""A sampler that serves the weights of two versions ago, also in the steps after a checkpoint; many of its responses
+are asked to end one token before they would have their answer."""
 JUDGED = {
     "rl.verifier": MODEL,
     "rl.dynamic_sampling": NONE,
@@ -79,8 +89,14 @@ JUDGED = {
     "rl_rounds.rl_1.prompt_selection": ALL_PASS_RATES,
 }
 """A policy that is trained to judge and then judges."""
-STOPPED = {"sampler.stop": ["}"], "rl_rounds.rl_1.steps": 5}
-"""Responses end with the brace of their box."""
+STOPPED = {
+    "sampler.stop": ["}"],
+    "rl.reference_kl": {"kind": "k3", "coefficient": 0.01, "reset_every_steps": 2, "resets_optimizer": True},
+    "rl.checkpoint_every_steps": 3,
+    "rl_rounds.rl_1.prompt_selection": {"kind": "no_positive_resampling", "pass_rate": 0.5},
+    "rl_rounds.rl_1.steps": 5,
+}
+"""Responses end with the brace of their box; a checkpoint holds solved problems, and a reference of its own."""
 ADAPTED = {
     "rl.adapter": {**LORA.model_dump(), "rank": 16, "alpha": 32},
     "rl.optimizer.learning_rate": 0.01,
@@ -89,6 +105,18 @@ ADAPTED = {
     "rl_rounds.rl_1.steps": 12,
 }
 """LoRA, and a reference that needs no second policy."""
+CRITIC = {"optimizer": {**PARAMS["rl"]["optimizer"], "learning_rate": 0.01}, "value_clip": 0.5, "warmup_steps": 1}
+GAE = {"kind": "gae", "discount": 1.0, "gae_lambda": 0.95, "critic": CRITIC}
+PPO = {
+    "rl.advantage": GAE,
+    "rl.advantage_whitening": "tokens",
+    "rl.reference_kl": {"kind": "in_reward", "coefficient": 0.05},
+    "rl.group_size": 1,
+    "rl.problems_per_step": 6,
+    "rl.dynamic_sampling": NONE,
+    "rl_rounds.rl_1.steps": 7,
+}
+"""PPO: a critic, and one response to each problem."""
 
 REPLAYED = ("rl_1", "rl_1.parquet", "schedules/rl_1")
 """Outputs that a replay reproduces."""
@@ -141,10 +169,10 @@ def kill_after_three_steps(monkeypatch) -> None:
     """Stops the next round before its fourth step; it has a checkpoint after every second step."""
     train = synchronous.train_step
 
-    def killed(this_round, step, batch):
+    def killed(this_round, step, *others):
         if step == 3:
             raise KeyboardInterrupt
-        return train(this_round, step, batch)
+        return train(this_round, step, *others)
 
     monkeypatch.setattr(synchronous, "train_step", killed)
 

@@ -27,7 +27,10 @@ RECIPES = [
     "demystify-qwen2.5-math-7b-zero",
     "otb-qwen3-8b",
     "otb-tools-qwen3-8b",
+    "scalerl-qwen3-8b",
     "trm-qwen3-8b",
+    "dvp-qwen3-8b",
+    "laminar-qwen2.5-7b",
 ]
 COMMIT = re.compile(r"/[0-9a-f]{40}/")
 HERE = {"device": "cpu", "dtype": "float32", "threads": 1}
@@ -70,12 +73,16 @@ def text_of(origin, number):
     names = origin["fields"]
     problem, answer = PROBLEMS[number % len(PROBLEMS)]
     row = {}
+    if isinstance(names["problem"], dict) and names["problem"]["kind"] == "choices":
+        return {"question": problem, "options": [answer, "none of these"], "answer": "A"}
     if isinstance(names["problem"], dict):
         row["prompt"] = [{"role": "user", "content": DAPO_PROMPT.format(problem)}]
         row["reward_model"] = {"ground_truth": answer, "style": "rule"}
         return row
     row[names["problem"]] = problem
-    if isinstance(names["answer"], dict):
+    if isinstance(names["answer"], dict) and names["answer"]["kind"] == "listed":
+        row[names["answer"]["field"]] = [answer]
+    elif isinstance(names["answer"], dict):
         row["answer"] = f"So it is.\n#### {answer}"
         row["question"] = problem
     else:
@@ -92,6 +99,7 @@ def text_of(origin, number):
 def word_problem(row, origin, number):
     """Returns the row as a problem about fruits: a benchmark problem must not be among the training problems."""
     name = origin["fields"]["problem"]
+    name = name["field"] if isinstance(name, dict) else name
     sentence = f"A basket holds {number + 3} {FRUITS[number % 4]} and a child takes {number + 1}. How many are left?"
     return {**row, name: sentence}
 
@@ -131,6 +139,10 @@ def miniature(name, taught, folder):
     if "environment" in params["prompt"]:
         params["prompt"]["environment"] |= {"max_observation_tokens": 4}
         params["prompt"]["environment"]["workers"] |= {"processes": 1}
+    if "forced_end" in params["prompt"]:
+        params["prompt"]["forced_end"] |= {"thinking_tokens": [4, 5], "text": "; "}
+    # In turns: processes of their own are tried elsewhere.
+    params["rl"]["loop"] = {"kind": "synchronous"}
     params["sampler"] = {"kind": "torch", "max_sequences": 16, **HERE}
     params["trainer"] = {"kind": "torch", "micro_batch_tokens": 256, "gradient_checkpointing": True, **HERE}
     params["verifier"]["memory_mib"] = 512
@@ -147,7 +159,7 @@ def miniature(name, taught, folder):
         rl["overlong"]["buffer_tokens"] = 2
     if rl["dynamic_sampling"]["kind"] != "none":
         rl["dynamic_sampling"]["max_draws"] = 2
-    if "study" in rl:
+    if "repetition_penalty" in rl.get("study", {}):
         rl["study"]["repetition_penalty"]["n"] = 3
     for one in params["rl_rounds"].values():
         one |= {"steps": 1, "warmup_steps": 0}
@@ -166,7 +178,9 @@ RUN = {  # recipe -> stages that another one's miniature runs with the same kind
     "demystify-llama3.1-8b": (),
     "otb-qwen3-8b": ("respond", "grade", "report"),
     "otb-tools-qwen3-8b": ("grade", "report"),
+    "scalerl-qwen3-8b": ("respond", "grade", "report"),
     "trm-qwen3-8b": ("respond", "grade", "report"),
+    "dvp-qwen3-8b": ("respond", "grade", "report"),
 }
 
 

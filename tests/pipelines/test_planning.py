@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -133,6 +134,23 @@ def test_training_state_is_that_of_the_zero_paper():
     assert training_memory(shape, deepspeed(1, offload=True), "adamw", 64, 1024, False).optimizer == 0
     more = training_memory(shape, deepspeed(3, checkpointing=False), "adamw", 64, 1024, False)
     assert more.activations > 4 * held[3].activations
+
+
+def test_a_critic_holds_the_state_of_a_body_and_learns_it_too():
+    shape, small = named_shape("Qwen2.5-7B"), named_shape("Qwen2.5-1.5B")
+    for one in (shape, small):
+        alone, both = (
+            training_memory(one, deepspeed(2), "adamw", 8, 1024, False, None, critic) for critic in (None, "adamw")
+        )
+        body = one.parameters - (0 if one.is_tied else one.vocabulary * one.hidden)
+        assert both.weights - alone.weights == 2 * body
+        assert both.gradients - alone.gradients == pytest.approx(4 * body / 8)
+        assert both.optimizer - alone.optimizer == pytest.approx(12 * body / 8)
+        assert both.activations == alone.activations
+    assert small.is_tied and not shape.is_tied
+    work = Training(1000, 0, 0, 100, 10, 1, "adamw")
+    alone, both = (training_flops(replace(work, critic=critic), shape, False) for critic in (None, "adamw"))
+    assert both / alone == pytest.approx(7 / 3), "forward and backward once more, and forward for the values"
 
 
 def test_lora_holds_gradients_and_moments_of_its_own_weights_alone():

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,6 +15,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from pipelines.cli import app
+from pipelines.simulating import schedules
 from pipelines.simulating.replica import (
     ClusterSplit,
     DecodeStep,
@@ -321,6 +323,27 @@ def test_repack_frees_replicas():
     )
     assert packed.tokens_per_second > 1.25 * without.tokens_per_second
     assert packed.seconds_per_step < without.seconds_per_step and packed.kv_used > without.kv_used
+
+
+def test_repack_looks_at_intervals_and_when_new_weights_arrive():
+    looked, published = [], []
+
+    class Watched(schedules._AsynchronousLoop):
+        def _repack(self, time):
+            looked.append(time)
+            super()._repack(time)
+
+        def _publish(self, time, version):
+            published.append(time)
+            super()._publish(time, version)
+
+    # Training takes 2 s at least, so a version is known to come several checks before it does.
+    setting = small(gpus=32, repack_seconds=0.5)
+    lengths = DrawnLengths(setting.work.lengths, 4, 0)
+    Watched(setting.machine(16), lengths, AsynchronousSchedule(True)).run(0, 12)
+    assert len(published) >= 10 and set(published) <= set(looked)
+    assert looked == sorted(set(looked)) and max(b - a for a, b in pairwise([0.0, *looked])) <= 0.5 + 1e-9
+    assert len(looked) > len(published)
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, OURS])

@@ -25,6 +25,8 @@ from stages.annotate.annotations import (
     Known,
     checked_tables,
     json_rows,
+    prompt_annotations,
+    prompts_with_problems,
     ranking_annotations,
     set_tasks,
     vote_annotations,
@@ -41,7 +43,18 @@ from stages.annotate.panel import Seen, annotate_tasks, gold_tasks, seat_panel, 
 from stages.annotate.stage import PanelAnnotations
 from stages.engines.images.shards import image_id, read_image_rows, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables import DROPPED, ISSUES, RANKING, RATING, prompt_id, read_table, write_table
+from stages.foundations.tables import (
+    DROPPED,
+    ISSUES,
+    PROMPT_ANNOTATION,
+    PROMPT_CATEGORIES,
+    PROMPT_PROBLEMS,
+    RANKING,
+    RATING,
+    prompt_id,
+    read_table,
+    write_table,
+)
 from stages.preferences.run import agreement_measures, count_ties, judge_annotators, pairs_of, ratings_of, vote_measures
 from stages.preferences.stage import AnnotatorRules
 from tests.fakes.hostile_images import GRADIENT, saved
@@ -115,6 +128,12 @@ def without_slot(name):
 
 GOOD = annotation()["result"][0]
 BAD = {
+    "unknown_category": [
+        annotation(result=[GOOD, result("category", {"choices": flags})]) for flags in (["cats"], ["arts", "people"], 3)
+    ],
+    "unknown_problem": [
+        annotation(result=[GOOD, result("problems", {"choices": flags})]) for flags in (["rude"], [["violent"]], [None])
+    ],
     "cancelled": [annotation(was_cancelled=True)],
     "unknown_annotator": [annotation(completed_by=None), annotation(completed_by={}), annotation(completed_by=True)],
     "unknown_image": [
@@ -177,6 +196,36 @@ def test_every_bad_task_has_its_reason(reason, changed):
     )
     one["data"] = one["data"] | changed
     assert checked(one, task(annotation()))[2]["reason"].tolist() == [reason]
+
+
+def of_prompt(category, *problems):
+    said = {"category": [category], "problems": list(problems)}
+    return [result(name, {"choices": flags}, "image_1", "choices") for name, flags in said.items() if flags]
+
+
+def test_a_prompt_in_which_half_of_the_annotators_see_a_problem_is_left_out():
+    def tables(*problems):
+        people = [
+            annotation(completed_by=number, result=[*annotation()["result"], *of_prompt("animals", *own)])
+            for number, own in enumerate(problems)
+        ]
+        kept, _, dropped, _ = checked(task(*people))
+        return prompt_annotations(export_annotations([task(*people)], "x.json"), KNOWN), kept, dropped
+
+    said, kept, dropped = tables([], [], ["violent"])
+    assert len(kept) == 3 and dropped.empty
+    assert said["category"].tolist() == ["animals"] * 3 and said["problems"].tolist() == [[], [], ["violent"]]
+    assert set(said["task_id"]) == set(kept["task_id"]) and set(said["annotator_id"]) == set(kept["annotator_id"])
+    said, kept, dropped = tables([], ["unclear", "violent"])
+    assert kept.empty and dropped["reason"].tolist() == ["problem_prompt"] * 2
+    assert prompts_with_problems(said) == {CAT}
+    # Who sees a problem need not rank.
+    alone = annotation(result=of_prompt("people", "ambiguous"))
+    assert checked(task(alone))[2]["reason"].tolist() == ["problem_prompt"]
+    # The later answer counts.
+    later = annotation(id=8, created_at="2026-01-02", result=[*annotation()["result"], *of_prompt("people")])
+    rankings, _, dropped, _ = checked(task(later, alone))
+    assert len(rankings) == 1 and dropped["reason"].tolist() == ["rank_missing"]
 
 
 def test_drafts_and_rows_that_are_no_tasks_are_counted():
@@ -349,6 +398,31 @@ def test_the_stage_with_a_file(tmp_path):
         run(tmp_path, {"kind": "rankings"}, json.dumps(shared).encode())
     with pytest.raises(UserError, match="annotations is null"):
         run(tmp_path, {"kind": "votes"})
+    assert not (tmp_path / "out" / "prompts.parquet").exists()
+
+
+def test_the_stage_with_what_people_say_of_prompts(tmp_path):
+    params = {"kind": "label_studio"}
+    with pytest.raises(UserError, match="has no usable annotation"):
+        run(tmp_path, params, b"[]")
+    tasks = []
+    for prompt, images in read_image_rows(tmp_path / "pool").groupby("prompt")["image_id"]:
+        ids = list(dict.fromkeys(images))
+        answers = [ranked({"slot_1": ids[:1], "slot_2": ids[1:]}), *of_prompt("illustrations")]
+        answers += of_prompt("", "unclear", "violent")[1:] if prompt == "a blue square" else []
+        tasks.append(task(annotation(result=answers), data=labelling_task(prompt_id(prompt), prompt, ids, "")["data"]))
+    rankings, _, dropped, metrics = run(tmp_path, params, json.dumps(tasks).encode())
+    assert rankings["prompt_id"].tolist() == [prompt_id("a red circle")]
+    assert dropped["reason"].tolist() == ["problem_prompt"] and "'a blue square'" in dropped["detail"][0]
+    said = read_table(tmp_path / "out" / "prompts.parquet", PROMPT_ANNOTATION)
+    assert said["category"].tolist() == ["illustrations"] * 2 and sorted(map(len, said["problems"])) == [0, 2]
+    assert metrics["prompts/with_problems"] == 1
+    counted = {name: value for name, value in metrics.items() if name.startswith("prompt_annotations/")}
+    assert {name.partition("/")[2]: value for name, value in counted.items()} == {
+        "illustrations": 2,
+        "unclear": 1,
+        "violent": 1,
+    }
 
 
 HOSTILE = """<img src=x onerror="alert(1)"> </script><script>alert(2)</script> {{7*7}} ' " & $image_1"""
@@ -383,7 +457,10 @@ def test_the_configuration_asks_for_all_of_every_image_once(count):
     names = [one.get("name") for tag in ("Image", "Rating", "Choices", "List", "Ranker") for one in root.iter(tag)]
     assert len(set(names)) == len(names)
     assert {one.get("toName") for one in root.iter("Rating")} == {f"image_{i}" for i in range(1, count + 1)}
-    assert [one.get("value") for one in root.find(".//Choices")] == list(ISSUES)
+    asked = {one.get("name"): [choice.get("value") for choice in one] for one in root.iter("Choices")}
+    of_prompt = {"category": list(PROMPT_CATEGORIES), "problems": list(PROMPT_PROBLEMS)}
+    assert asked == of_prompt | {f"issues_{number}": list(ISSUES) for number in range(1, count + 1)}
+    assert list(asked)[:2] == ["category", "problems"], "before the images"
     task = labelling_task("p", "a cat", ["x"] * count, "")["data"]
     asked = {value[1:] for one in root.iter() if (value := one.get("value", "")).startswith("$")}
     assert asked <= set(task) and len(task["items"]) == count
@@ -433,6 +510,7 @@ def label_studio_export(tasks):
             for aspect, points in (("overall", 8 - index if index < 7 else 1), ("fidelity", 4)):
                 answers.append(result(f"{aspect}_{index}", {"rating": points}, f"image_{index}", "rating"))
         answers.append(result("issues_2", {"choices": ["blur", "violent"]}, "image_2", "choices"))
+        answers += of_prompt("arts")
         address = {"email": "b@example.org"}
         said = {"was_cancelled": False, "ground_truth": False, "result": answers}
         annotations = [
@@ -461,6 +539,8 @@ def test_an_export_becomes_tables_and_the_tables_become_it_again(tmp_path):
     assert len(rankings) == 6 and len(ratings) == 2 * (3 + 8)
     write_table(rankings, tmp_path / "annotations" / "rankings.parquet", RANKING)
     write_table(ratings, tmp_path / "annotations" / "ratings.parquet", RATING)
+    said = prompt_annotations(export_annotations(exported, "x"), known)
+    write_table(said, tmp_path / "annotations" / "prompts.parquet", PROMPT_ANNOTATION)
     again = tmp_path / "again"
     assert export_annotated(tmp_path / "pool", tmp_path / "annotations", again, "/x/") == {"4_images": 1, "9_images": 1}
     back = tasks_in(again)

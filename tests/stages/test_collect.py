@@ -457,6 +457,24 @@ def test_params_are_strict(tmp_path):
         collect(tmp_path, HUB | {"revision": "main"})
 
 
+def test_a_draw_is_a_fixed_sample_that_keeps_the_numbers_of_the_rows(tmp_path):
+    rows = [{"question": f"{number}?", "options": ["no", "yes"], "answer": "B"} for number in range(200)]
+    fields = {"problem": {"kind": "choices", "field": "question", "choices": "options"}, "answer": "answer"}
+
+    def drawn(seed, count=50):
+        params = local(tmp_path, lines(rows), fields=fields | {"solution": None}, draw={"rows": count, "seed": seed})
+        problems, dropped, metrics = collect(tmp_path, params)
+        assert metrics["rows/in"] == len(problems) + len(dropped) == 200 and set(dropped["reason"]) <= {"not_drawn"}
+        return dict(zip(problems["problem_id"], problems["problem"], strict=True))
+
+    first = drawn(1)
+    assert len(first) == 50 and first == drawn(1) != drawn(2)
+    assert all(text == f"{row_id.split('/')[1]}?\nA. no\nB. yes" for row_id, text in first.items())
+    numbers = sorted(int(row_id.split("/")[1]) for row_id in first)
+    assert numbers[0] < 20 and numbers[-1] >= 180  # from the whole file
+    assert len(drawn(1, 200)) == len(drawn(1, 500)) == 200
+
+
 WHOLE = {"problem": "problem", "answer": "answer", "solution": "solution"}
 LISTED = {"kind": "listed", "open": "", "separator": ", ", "close": ""}
 MIRRORED = {

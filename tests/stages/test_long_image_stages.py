@@ -118,6 +118,40 @@ def test_deepspeed_learns_what_the_torch_trainer_does(stage, ranks, miniature, t
     assert not list((tmp_path / "state").glob("scratch/*/*"))
 
 
+def raft(path, **changes):
+    """Writes the miniature's parameters with RAFT: two updates a round, a checkpoint after each."""
+    feedback = {"kind": "raft", "prompts": 3, "pictures_per_prompt": 3, "updates_per_round": 2}
+    own = {"feedback": feedback, "evaluate_every_updates": 4}
+    rounds = {"refl_1": mini_shapes()["refl_rounds"]["refl_1"] | {"updates": 5}}
+    return write_params(path, refl=own, refl_rounds=rounds, **changes)
+
+
+@pytest.fixture(scope="module")
+def rafted(miniature, tmp_path_factory):
+    """Runs RAFT undisturbed; counts how often it changes a file."""
+    folder = tmp_path_factory.mktemp("rafted")
+    return folder, changes_of(work("refl", miniature[0], folder, raft(folder / "params.yaml")), folder)
+
+
+@pytest.mark.parametrize("part", [2, 3])
+def test_raft_killed_within_a_round_ends_with_the_bytes_of_an_undisturbed_one(part, miniature, rafted, tmp_path):
+    whole, changes = rafted
+    command = work("refl", miniature[0], tmp_path, whole / "params.yaml")
+    assert killed_at(command, tmp_path, part * changes // 5)
+    command()
+    for name in declared_stage("refl").outputs:
+        assert dvc_md5(tmp_path / name) == dvc_md5(whole / name), name
+
+
+def test_ranks_draw_the_same_pictures_for_raft(miniature, rafted, tmp_path):
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    params = raft(tmp_path / "params.yaml", trainer=deepspeed("float32"))
+    on_ranks(work("refl", miniature[0], tmp_path, params), 2)
+    for row, other in zip(curve_of(tmp_path)[1:], curve_of(rafted[0])[1:], strict=True):
+        for name in ("loss/feedback", "reward/train", "reward/generated"):
+            assert row[name] == pytest.approx(other[name], rel=2e-3, abs=2e-3), (name, row["step"])
+
+
 @pytest.mark.parametrize("stage", ["t2i_base", "scorer_base", "reward_model", "refl"])
 def test_mixed_precision_learns_and_what_is_saved_is_float32(stage, miniature, tmp_path):
     """The first losses show it: they differ from those in float32 by rounding, and are not equal."""

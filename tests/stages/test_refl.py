@@ -8,13 +8,16 @@ import torch
 from safetensors.torch import load_file
 
 from stages.algorithms.shape_world import render, scene_of
-from stages.engines.generators.generator import load_generator, new_generator, save_generator
+from stages.engines.generators.generator import images_of, load_generator, new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.image_scorers.scorer import save_scorer
 from stages.engines.images.shards import pixels_of, write_shards
+from stages.engines.trainers.one_rank import OneRank
 from stages.foundations.errors import UserError
+from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import FEEDBACK_IMAGE, PAIR, PROMPT, prompt_id, read_table, write_table
-from stages.refl.feedback import RewardGradient
+from stages.refl.feedback import RewardGradient, in_turn
+from stages.refl.generated_pictures import GeneratedPictures
 from stages.refl.measurement import diversity, gains, saturation, shown_for, without
 from stages.refl.stage import ABOUT, ReflParams, ReflRound
 from stages.refl.training import chosen_update, decay_of
@@ -167,6 +170,50 @@ def test_the_other_kinds_of_feedback_learn(project, tmp_path, feedback):
         assert metrics["refl/reward/gain"] > 0
 
 
+DRAWN = {"prompts": 4, "pictures_per_prompt": 2}
+FILTERING = {"kind": "dataset_filtering", **DRAWN, "top_share": 0.25}
+WEIGHTED = {"kind": "reward_weighted", **DRAWN}
+RAFT = {"kind": "raft", "prompts": 3, "pictures_per_prompt": 3, "updates_per_round": 2}
+
+
+@pytest.mark.parametrize("feedback", [FILTERING, WEIGHTED, RAFT], ids=lambda one: one["kind"])
+def test_pictures_that_the_reward_chooses_are_learnt(project, tmp_path, feedback):
+    run(project, tmp_path, {"feedback": feedback, "ema_decay": 0.0}, refl_1=LAST)
+    rows = curve_of(tmp_path)[1:]
+    assert all(row["optim/gradient_norm_feedback"] > 0 for row in rows)
+    assert rows[-1]["loss/feedback"] < rows[0]["loss/feedback"]
+    means = [row["reward/generated"] for row in rows]
+    if feedback is RAFT:
+        assert means[::2] == means[1::2] and len(set(means)) == 3, "drawn anew every second update"
+    else:
+        assert len(set(means)) == 1
+    if feedback is not WEIGHTED:
+        assert all(row["reward/train"] > row["reward/generated"] for row in rows)
+
+
+def generated(feedback):
+    generator = new_generator(GeneratorSizes.model_validate(MINI["t2i_base"]["sizes"]), PROMPTS["train"], seed=0)
+    params = ReflParams.model_validate(REFL | {"feedback": feedback})
+    return GeneratedPictures(params, generator, a_scorer(1).eval(), PROMPTS["train"], 3, "base")
+
+
+@torch.no_grad()
+def test_a_round_of_raft_keeps_what_drawing_and_scoring_one_by_one_finds_best():
+    one = generated(RAFT)
+    one.prepare(3, one.generator, OneRank())
+    # The prompts of round 1 are the next three of the endless sequence.
+    prompts = [in_turn(PROMPTS["train"], place, 3, "base", "prompts") for place in (3, 4, 5)]
+    for place, prompt in enumerate(prompts):
+        seeds = [derive_seed(3, "base", "generated", 1, 3 * place + copy) for copy in range(3)]
+        pictures = [one.generator.draw([prompt], [seed], 4, 1.0) for seed in seeds]
+        rewards = [float(one.scorer.score(images_of(picture), [prompt])) for picture in pictures]
+        best = int(numpy.argmax(rewards))
+        assert PROMPTS["train"][one.held["prompts"][place]] == prompt
+        assert float(one.held["rewards"][place]) == pytest.approx(rewards[best], abs=0.05)
+        assert numpy.abs(one.held["pictures"][place].numpy().astype(int) - pictures[best][0]).max() <= 1
+    assert one.held["weights"].tolist() == [1, 1, 1]
+
+
 def test_the_choice_is_by_the_held_out_score_and_never_by_the_reward():
     curve = [
         {"step": 0, "validation/held_out": 0.5, "validation/reward": 0.0},
@@ -221,9 +268,10 @@ def test_a_split_without_prompts_and_a_missing_image_are_told(project, tmp_path)
 
 
 def test_rounds_that_prove_nothing_are_refused():
-    def told(changes, control):
+    def told(changes, control, **feedback):
         rounds = {"refl_1": ROUND | changes, "control_1": CONTROL | control}
         sections = {"refl_rounds": {name: ReflRound.model_validate(one) for name, one in rounds.items()}}
+        sections["refl"] = ReflParams.model_validate(REFL | feedback)
         sections["refl_controls"] = {"refl_1": "control_1"}
         return [*ABOUT.contradictions(sections), *CONTROL_ABOUT.contradictions(sections)]
 
@@ -238,6 +286,8 @@ def test_rounds_that_prove_nothing_are_refused():
     ):
         (line,) = told(changes, control)
         assert words in line
+    (line,) = told({}, {}, feedback={**RAFT, "updates_per_round": 6})
+    assert "refl_rounds.refl_1.updates 6 is a single round of RAFT" in line
 
 
 def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_path):
@@ -260,6 +310,8 @@ def test_a_window_outside_of_the_draw_and_a_pretraining_weight_of_zero_are_refus
     for change, told in (
         ({"feedback": {"kind": "refl", "window": [2, 4], "bound": 2.0}}, "must lie in 0..3"),
         ({"feedback": {"kind": "draft", "gradient_steps": 5, "bound": None}}, "at most sampling_steps"),
+        ({"feedback": {**FILTERING, "top_share": 1.0}}, "less than 1"),
+        ({"feedback": {**RAFT, "pictures_per_prompt": 1}}, "greater than or equal to 2"),
         ({"pretraining": {**REFL["pretraining"], "weight": 0.0}}, "greater than 0"),
     ):
         with pytest.raises(ValueError, match=told):

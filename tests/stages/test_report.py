@@ -21,7 +21,7 @@ from stages.__main__ import main
 from stages.algorithms.estimators import clustered_bootstrap, compare_paired
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves, write_metrics
-from stages.foundations.tables import RESPONSE, VERDICT, read_table, write_table
+from stages.foundations.tables import RESPONSE, ROLLOUT, VERDICT, read_table, write_table
 from stages.observe.tracking import write_timings
 from stages.pages.page import graph_lanes, visible_text
 from stages.report.benchmarks import Comparison, compare, verdict_sentence
@@ -51,7 +51,7 @@ PARAMS = {
 SAMPLES = 4
 LOOPS = ("${sources}", "${rl_rounds}", "${policies}")
 """Lists over which stages of language recipes run."""
-FOLDERS = ("metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations", "schedules")
+FOLDERS = ("metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations", "schedules", "rollouts")
 CORRECT_OF_FOUR = {"base": lambda number: 0, "sft": lambda number: number % 3, "rl_1": lambda number: 3 + number % 2}
 
 
@@ -381,6 +381,35 @@ def test_a_search_by_trial_has_its_section_and_rounds_from_one_policy_stand_side
     assert "Response length, by round. rl_1 90 → 180; rl_2 60 → 120." in labels
     assert any(label.startswith("Any of k samples, pass@k. base 10.0% at 1, 20.0% at 2") for label in labels)
     assert any("“start over”: base 1%" in label for label in labels)
+
+
+def test_marks_of_long_reasoning_are_means_over_what_each_version_has_sampled(run):
+    """Also of a group that a later step took; words and code that never occur have no figure."""
+    texts = {
+        (1, 0): ["Wait, alternatively, no.", "So 4.", "So 5.", "Alternatively, alternatively, wait"],
+        (2, 0): ["wait"],
+        (3, 2): ["So 4.", "```python", "", "wait, what?"],
+    }
+    known = {"problem_id": "p", "sample_index": 0, "response_tokens": 1, "token_ids": [1], "rollout_logprobs": [-0.5]}
+    known |= {"reward": 0.0, "verdict": "wrong", "is_truncated": False, "is_trained": True}
+    rows = [
+        {**known, "step": step, "policy_version": version, "response": text}
+        for (step, version), of_step in texts.items()
+        for text in of_step
+    ]
+    write_table(rows, run / "data/rollouts/rl_1.parquet", ROLLOUT)
+    write_params(run, {**PARAMS, "grade": {"emergence_keywords": ["wait", "retry"]}})
+    curve = read_inputs(flags(run)).round_curves["rl_1"].set_index("step")
+    marks = ["branching_frequency", "coding_rate", "keyword_rate_wait", "keyword_rate_retry"]
+    assert curve.loc[1, marks].tolist() == [3 / 5, 0, 3 / 5, 0]
+    assert curve.loc[3, marks].tolist() == [0, 1 / 4, 1 / 4, 0]
+    assert curve.loc[[2, 4], marks].isna().all(axis=None) and curve["accuracy/mean"].notna().all()
+    labels = [attributes["aria-label"] for tag, attributes in Reader(make_page(run)).tags if tag == "svg"]
+    assert {
+        "Words of reflection. “wait” 60% → 25%.",
+        "Branching. “alternatively,” in a response 0.6 → 0.",
+        "Responses with Python code. share of sampled 0% → 25%.",
+    } <= set(labels)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,19 @@ def test_each_problem_has_one_greedy_and_all_sampled_responses(taught, tmp_path)
     assert metrics["tokens/sampled"] == frame["response_tokens"].sum()
 
 
+def test_thoughts_are_asked_to_end_here_too(taught, tmp_path):
+    forced = {"kind": "phrase", "thinking_tokens": [8, 8], "mark": "}", "text": ";"}
+    params = write_params(tmp_path / "params.yaml", {"prompt.forced_end": forced})
+    main(flags(taught, tmp_path, params))
+    frame = read_table(tmp_path / "responses.parquet", RESPONSE)
+    is_forced = frame["turns"] == 2
+    assert is_forced.mean() > 0.5
+    for text, judged, span in frame[is_forced][["response", "final_response", "observed_characters"]].to_numpy():
+        assert text[span[0] : span[1]] == ";" and text[span[1] :] == judged
+    assert (frame[~is_forced]["response"] == frame[~is_forced]["final_response"]).all()
+    assert json.loads((tmp_path / "responses.json").read_text())["tokens/observed"] > 0
+
+
 @pytest.mark.parametrize("damage", [None, lose, flip, cut])
 def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(damage, taught, tmp_path, monkeypatch):
     main(flags(taught, tmp_path / "straight"))

@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from stages.engines.image_scorers.aesthetic import load_aesthetic
+from stages.engines.image_scorers.config import AestheticParams
 from stages.engines.image_scorers.scorer import load_pictures, load_scorer
 from stages.foundations.errors import UserError
 from stages.foundations.tables import IMAGE_SCORE, PAIR, RATING, read_table, write_table
@@ -27,6 +29,7 @@ from stages.reward_model.run import (
 )
 from stages.reward_model.run import reward_model as reward_learner
 from tests.fakes.one_stage import curve_of, pair_row, run_stage
+from tests.fakes.published_aesthetic import published_aesthetic, write_aesthetic
 from tests.fakes.ranked_pictures import PARAMS, PROMPTS, SPLITS, ranked_inputs, tiny_scorer, write_ranked_pictures
 
 
@@ -43,9 +46,9 @@ def trained(ranked, tmp_path_factory):
     return folder, run_stage("reward_model@round_1", folder, PARAMS, **ranked_inputs(ranked))
 
 
-def evaluate(ranked, trained, folder, **places):
+def evaluate(ranked, trained, folder, params=PARAMS, **places):
     models = {"start": ranked / "base", "before": trained[0] / "out", "scorer": trained[0] / "out"}
-    return run_stage("reward_evaluation@round_1", folder, PARAMS, **ranked_inputs(ranked) | models | places)
+    return run_stage("reward_evaluation@round_1", folder, params, **ranked_inputs(ranked) | models | places)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,21 @@ def groups_and_pictures(ranked):
     ratings = standardised(read_table(ranked / "preferences/ratings.parquet", RATING), set(pairs["better_image_id"]))
     ids = {*pairs["better_image_id"], *pairs["worse_image_id"]}
     return groups_of(pairs, ratings), load_pictures([ranked / "pool"], ids, 8)
+
+
+def test_the_aesthetic_score_is_compared_where_its_weights_are_given(ranked, trained, evaluated, tmp_path):
+    section = write_aesthetic(tmp_path, *published_aesthetic())
+    params = PARAMS | {"reward_evaluation": PARAMS["reward_evaluation"] | {"aesthetic": section}}
+    metrics = evaluate(ranked, trained, tmp_path / "out", params)
+    assert 0 <= metrics["preference/accuracy/aesthetic"] <= 1
+    assert "gain/reward_model_minus_aesthetic/mean" in metrics
+    # Nothing else moves.
+    assert {name: metrics[name] for name in evaluated[1]} == evaluated[1]
+    scores = read_table(tmp_path / "out/scores", IMAGE_SCORE)
+    judge = load_aesthetic(AestheticParams.model_validate(section), torch.device("cpu"))
+    own = scores[scores["scorer"] == "aesthetic"]
+    alone = judge.score(load_pictures([ranked / "pool"], own["image_id"].tolist(), 8).images(own["image_id"]))
+    assert own["score"].tolist() == pytest.approx(alone.tolist(), abs=1e-5)
 
 
 def test_it_learns_to_prefer_the_brighter_picture(trained):

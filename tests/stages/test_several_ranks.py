@@ -22,7 +22,7 @@ from stages.foundations.job import attempt_at
 from stages.foundations.tables import PROBLEM, ROLLOUT, Funnel, read_table
 from stages.rl_round.loop import synchronous
 from tests.fakes.forks import on_ranks
-from tests.fakes.rounds import EVERYTHING, curve
+from tests.fakes.rounds import EVERYTHING, PPO, curve
 from tests.fakes.taught_policy import PARAMS, rl_flags, stage_flags, write_params
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
@@ -41,9 +41,12 @@ HELD_OUT = {"every_steps": 1, "problems": 8, "samples": 2, "temperature": 1.0, "
 CHOICES = {
     "plain": {"rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96, "rl.evaluation": HELD_OUT},
     "everything": {**EVERYTHING, "rl_rounds.rl_1.steps": 2, "trainer.micro_batch_tokens": 96},
+    "critic": {**PPO, "rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96},
 }
 """The first evaluates and keeps its best weights. The second has a baseline that compares tokens, a reference, and a
-selection by pass rates."""
+selection by pass rates. The third has a critic, and is stopped as the first is."""
+
+STOPPED = ("plain", "critic")
 
 
 @contextmanager
@@ -65,7 +68,7 @@ def stopped_after_pieces(count):
 def rounds(taught, tmp_path_factory):
     """Returns folders of each choice's round on one rank and on several.
 
-    The plain one is stopped after its checkpoint on two ranks, and finishes on three.
+    The plain one and the critic's are stopped after their checkpoint on two ranks, and finish on three.
     """
     out = tmp_path_factory.mktemp("ranks")
     patch = pytest.MonkeyPatch()
@@ -110,21 +113,23 @@ def rounds(taught, tmp_path_factory):
         run("everything", "several", {"trainer": ZERO})
         train = synchronous.train_step
 
-        def stopped(context, step, batch):
+        def stopped(context, step, *others):
             if step == 2:
                 raise KeyboardInterrupt
-            return train(context, step, batch)
+            return train(context, step, *others)
 
         synchronous.train_step = stopped
-        with pytest.raises(KeyboardInterrupt):
-            run("plain", "several", {"trainer": ZERO})
+        for name in STOPPED:
+            with pytest.raises(KeyboardInterrupt):
+                run(name, "several", {"trainer": ZERO})
 
     draw("one")
     for name in CHOICES:
         run(name, "one", {})
     on_ranks(on_two, 2)
     assert list((out / "state").glob("scratch/*/step-*/rank-00001.safetensors"))
-    on_ranks(lambda: run("plain", "several", {"trainer": ZERO}), 3)
+    assert list((out / "state").glob("scratch/*/step-*/critic/rank-00001.safetensors"))
+    on_ranks(lambda: [run(name, "several", {"trainer": ZERO}) for name in STOPPED], 3)
     patch.undo()
     return out
 

@@ -32,8 +32,13 @@ _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|lt|gt|approx|in)(?![a-zA-Z])")
 # `B`, `(B)`, `B.`, `B: its text`; ten letters, A to J.
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:](?= )|$)\.? ?(.*)", re.DOTALL)
 _CHOICE_WORD = re.compile(r"\A(?:option|choice|answer) (?=\(?[A-J](?![A-Za-z]))", re.IGNORECASE)
-# A second letter in the text after the first. `A` before a small letter is the article: `(B) A dog`.
-_OTHER_CHOICE = re.compile(r"\b[B-J]\b|\bA\b(?! [a-z])|\bor\b|\band\b")
+# A second choice in the text after the first. `A` before a small letter is the article: `(B) A dog`. Other capitals in
+# a sentence are names: `(B) the B cells and not a virus`.
+_LONE = r"(?:[B-J]\b|A\b(?! [a-z]))"
+_OTHER_CHOICE = re.compile(
+    rf"\A(?:or\b|and\b|{_LONE})|\([A-J]\)|\b[B-J]\W*\Z"
+    rf"|(?:\b(?:or|and|not|nor|no|but|than|to)|[,;/&]) ?(?:(?:option|choice|answer) )?{_LONE}"
+)
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 # Two letters or more: a single one may be a variable.
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")

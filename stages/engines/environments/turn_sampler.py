@@ -126,9 +126,9 @@ class TurnDecoding:
         self._running |= begun
 
     def step(self) -> dict[Hashable, Sample]:
-        """Implements the protocol. With nothing to decode it waits shortly for an answer of the environment."""
+        """Implements the protocol. With nothing to decode it only waits shortly for an answer of the environment."""
         asked = {name: one for name, one in self._running.items() if one.asked}
-        if self._inner.is_idle:
+        if has_waited := self._inner.is_idle:
             wait([one.asked for one in asked.values()], WAIT_SECONDS, FIRST_COMPLETED)
         ended: dict[Hashable, Sample] = {}
         for name, one in asked.items():
@@ -136,7 +136,8 @@ class TurnDecoding:
             if one.asked.done() and (sample := one.take_answer()):
                 ended[name] = sample
         self._inner.admit({name: one.so_far() for name, one in asked.items() if not one.asked and name not in ended})
-        for name, sample in self._inner.step().items():
+        # A step that has waited decodes nothing: whoever times the steps sees waiting and decoding apart.
+        for name, sample in {} if has_waited else self._inner.step().items():
             if whole := self._running[name].end_turn(sample):
                 ended[name] = whole
         for name in ended:
@@ -166,8 +167,8 @@ class TurnDecoding:
     @property
     def load(self) -> Load:
         """Implements the protocol; what waits for the environment counts as waiting."""
-        load = self._inner.load
-        return replace(load, waiting=load.waiting + sum(one.asked is not None for one in self._running.values()))
+        load, asked = self._inner.load, sum(one.asked is not None for one in self._running.values())
+        return replace(load, waiting=load.waiting + asked, asked=asked)
 
     def close(self) -> None:
         self.withdraw(list(self._running))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from stages.foundations.params import StrictParams
 
@@ -62,6 +62,31 @@ class ScorerConfig(StrictParams):
     reward_mean: float
     """Mean of the raw reward on validation images; it is subtracted."""
     reward_std: float = Field(gt=0)
+
+
+class PinnedWeights(StrictParams):
+    """A weights file of this machine."""
+
+    path: str
+    """A `.safetensors` file, relative to the project's root, or absolute. Pickles (`.pth`) can run code: refused."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Hash of the file's bytes: other bytes are refused."""
+
+    @field_validator("path")
+    @classmethod
+    def _is_no_pickle(cls, path: str) -> str:
+        if not path.endswith(".safetensors"):
+            raise ValueError(f"{path} is no .safetensors file, and a pickle can run code: convert it once, elsewhere")
+        return path
+
+
+class AestheticParams(StrictParams):
+    """LAION's aesthetic score: its two files. It reads no prompt."""
+
+    clip: PinnedWeights
+    """CLIP ViT-L/14 as transformers saves it: `model.safetensors` of openai/clip-vit-large-patch14."""
+    head: PinnedWeights
+    """The linear layers above the embedding, such as those of `sac+logos+ava1-l14-linearMSE.pth`, converted."""
 
 
 BLIP_LARGE_VISION = EncoderSizes(hidden_size=1024, layers=24, heads=16, feed_forward_size=4096)

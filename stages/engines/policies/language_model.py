@@ -1,17 +1,18 @@
 """A policy as a model for trainers: its outputs are token statistics; it never returns logits.
 
-`ReferencePolicy` is the frozen policy that training stays close to: log-probs of given responses, without gradient.
+`ReferencePolicy` is the policy that training stays close to: log-probs of given responses, without gradient.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stages.engines.devices import pick_device
 from stages.engines.policies.forward_probe import check_training_forward
@@ -22,6 +23,9 @@ from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
 from stages.engines.trainers.protocol import TrainedModel, Trainer
 
+FILLER = pack([TokenSequence([0], [0])])
+"""One token to learn, not zero: an empty batch would use no weight, but ranks reduce the gradients of all weights."""
+
 
 def language_model(
     policy_folder: Path, params: TorchTrainerParams | DeepspeedTrainerParams
@@ -31,6 +35,22 @@ def language_model(
     It is saved as a policy folder again, with its tokenizer. UserError when the folder is not a policy, or if training
     would compute wrong log-probs for it: see `forward_probe`. With many ranks, rank 0 measures for all.
     """
+    model, tokenizer, device = load_to_train(policy_folder, params)
+    if is_rank_0():
+        check_training_forward(model, policy_folder, device)
+    set_up_layers(model, params)
+
+    def save(weights: Mapping[str, Tensor], folder: Path) -> None:
+        save_policy(model, tokenizer, folder, weights)
+
+    ends = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    return TrainedModel(model, policy_statistics, save, FILLER, ends, pair_cost=_pair_cost(model))
+
+
+def load_to_train(
+    policy_folder: Path, params: TorchTrainerParams | DeepspeedTrainerParams
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, torch.device]:
+    """Returns model and tokenizer of a folder, with the attention that training uses, and the trainer's device."""
     # A node holds the weights of a ZeRO 3 policy once, not once for each of its ranks.
     is_spread = isinstance(params, DeepspeedTrainerParams) and params.zero_stage == 3
     if is_spread and not is_rank_0():
@@ -41,22 +61,17 @@ def language_model(
     device = pick_device(getattr(params, "device", "auto"))
     # Before the probe, which must measure the attention that training uses.
     use_varlen_attention(model, device, DTYPES[params.dtype])
-    if is_rank_0():
-        check_training_forward(model, policy_folder, device)
+    return model, tokenizer, device
+
+
+def set_up_layers(model: PreTrainedModel, params: TorchTrainerParams | DeepspeedTrainerParams) -> None:
+    """Turns on gradient checkpointing and compilation of the layers, if `params` says so."""
     if params.gradient_checkpointing:
         # Reentrant checkpointing needs an input with a gradient, and token ids have none.
         model.gradient_checkpointing_enable({"use_reentrant": False})
     # Only the layers, in one graph: the head is used outside of them, and rows differ in width.
     if params.compile == "body":
         model.base_model.compile(dynamic=True, fullgraph=True)
-
-    def save(weights: Mapping[str, Tensor], folder: Path) -> None:
-        save_policy(model, tokenizer, folder, weights)
-
-    ends = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    # One token to learn, not zero: an empty batch would use no weight, but ranks reduce the gradients of all weights.
-    filler = pack([TokenSequence([0], [0])])
-    return TrainedModel(model, policy_statistics, save, filler, ends, pair_cost=_pair_cost(model))
 
 
 def is_rank_0() -> bool:
@@ -76,8 +91,11 @@ def _pair_cost(model: PreTrainedModel) -> float:
     return config.num_hidden_layers * config.num_attention_heads * head_size / model.num_parameters()
 
 
+REFERENCE = "reference.safetensors"
+
+
 class ReferencePolicy:
-    """The frozen policy of a folder, from which the round starts."""
+    """A frozen policy: that of a folder, from which the round starts, until it takes later weights."""
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         self.device = device
@@ -94,6 +112,20 @@ class ReferencePolicy:
     def logprobs(self, micro_batch: ResponseBatch) -> Tensor:
         """Returns log-probs [responses, tokens] on the CPU, at the batch's temperature; 0 where its mask is 0."""
         return policy_statistics(self.model, micro_batch.to(self.device)).logprobs.cpu()
+
+    @torch.no_grad()
+    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Copies a trainer's `named_weights`; their precision is already that of this policy."""
+        own = self.model.state_dict()
+        for name, weight in weights:
+            own[name].copy_(weight)
+
+    def save(self, folder: Path) -> None:
+        """Writes the weights, tied ones once, so that `load` restores every bit."""
+        save_file(dict(self.model.named_parameters()), folder / REFERENCE)
+
+    def load(self, folder: Path) -> None:
+        self.take(load_file(folder / REFERENCE).items())
 
     def close(self) -> None:
         """Frees the model."""

@@ -78,6 +78,8 @@ class ResponseBatch:
     rollout_distributions: tuple[Tensor, ...] | None = None
     """The sampler's log-probs [tokens, vocabulary] of each response, for their divergence from the policy; they stay on
     the CPU and are never padded to one tensor. None if they are not kept."""
+    likeliest: int = 0
+    """If above 0, only that many tokens of each distribution are kept: `SamplingSettings.likeliest`."""
 
     @property
     def is_empty(self) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PreTrainedModel
 
-from stages.algorithms.policy_losses import exact_divergences
+from stages.algorithms.policy_losses import exact_divergences, likeliest_divergences
 from stages.algorithms.token_statistics import TokenStatistics, capped, token_statistics
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.trainers.params import CHUNK_TOKENS
@@ -49,7 +49,8 @@ class PolicyStatistics(TokenStatistics):
     """Token statistics and, if the sampler's distributions are kept, their divergence from the policy's."""
 
     divergence: Tensor | None = None
-    """KL(rollout || policy) at each token, float64, no gradient; None if the distributions are not kept."""
+    """KL(rollout || policy) at each token, float64, no gradient, or its lower bound from the likeliest tokens; None if
+    the distributions are not kept."""
 
 
 def policy_statistics(
@@ -60,7 +61,7 @@ def policy_statistics(
     At the batch's temperature and over its safe vocabulary; `outside` marks the tokens outside of it. The head is
     applied only to hidden states that predict a response token.
     """
-    counted, predicting = batch.counted, _hidden_states(model, batch)
+    counted, predicting = batch.counted, hidden_states(model, batch)
     # Only now: under ZeRO 3 a tied head is the embedding, which is released when the body is done.
     head = head_of(model)
     statistics = token_statistics(
@@ -72,16 +73,16 @@ def policy_statistics(
         chunk_tokens=chunk_tokens,
         cap=head.cap,
     )
-    spread = PolicyStatistics(*(_spread(value, batch) for value in statistics))
-    # `outside` is an attribute, not a field of the tuple, so the line above does not handle it.
-    spread.outside = _spread(statistics.outside, batch)
+    in_place = PolicyStatistics(*(spread(value, batch) for value in statistics))
+    # These are attributes, not fields of the tuple, so the line above does not handle them.
+    in_place.outside, in_place.pruned_mass = spread(statistics.outside, batch), spread(statistics.pruned_mass, batch)
     if batch.rollout_distributions is not None:
-        spread.divergence = _spread(rollout_divergences(predicting, head, batch, chunk_tokens), batch)
-    return spread
+        in_place.divergence = spread(rollout_divergences(predicting, head, batch, chunk_tokens), batch)
+    return in_place
 
 
-def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
-    """Returns the hidden state before each counted token: [counted tokens, hidden]."""
+def hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
+    """Returns the hidden state before each counted token: [counted tokens, hidden]. `model` may be a body alone."""
     sources = batch.source.flatten()[batch.counted]
     if uses_varlen_attention(model):
         hidden = model.base_model(
@@ -105,7 +106,8 @@ def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
 
 @torch.no_grad()
 def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_tokens: int) -> Tensor:
-    """Returns KL(rollout || policy) [tokens] in float64 at the batch's response tokens, response after response.
+    """Returns KL(rollout || policy) [tokens] in float64 at the batch's response tokens, response after response, or
+    its lower bound where only the likeliest tokens are kept.
 
     `hidden` [tokens, hidden] predicts them. At most `chunk_tokens` and about `DIVERGENCE_ELEMENTS` logits exist at
     once. Raises ValueError if the distributions are not those of these tokens.
@@ -114,7 +116,7 @@ def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_
     lengths, vocab = [len(rows) for rows in distributions], len(head.weight)
     if lengths != batch.response_mask.sum(-1).long().tolist():
         raise ValueError(f"distributions of {lengths} tokens do not belong to the batch's responses")
-    if any(rows.shape[1] != vocab for rows in distributions if len(rows)):
+    if any(rows.shape[1] != (2 * batch.likeliest or vocab) for rows in distributions if len(rows)):
         raise ValueError(f"the sampler's distributions are not over the policy's {vocab} tokens")
     size = max(1, min(chunk_tokens, DIVERGENCE_ELEMENTS // vocab))
     temperature = batch.temperature / head.scale
@@ -122,8 +124,11 @@ def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_
     divergences = [torch.zeros(0, dtype=torch.float64, device=hidden.device)]
     for number, rollout in enumerate(_chunks(distributions, size)):
         states = hidden[number * size : (number + 1) * size].to(head.weight.dtype)
-        logits = capped((states @ head.weight.t()).double(), head.cap)
-        divergences.append(exact_divergences(rollout.to(hidden.device), logits, temperature, batch.log_threshold))
+        logits, rollout = capped((states @ head.weight.t()).double(), head.cap), rollout.to(hidden.device)
+        if batch.likeliest:
+            divergences.append(likeliest_divergences(rollout, logits, temperature))
+        else:
+            divergences.append(exact_divergences(rollout, logits, temperature, batch.log_threshold))
     return torch.cat(divergences)
 
 
@@ -139,11 +144,11 @@ def _chunks(distributions: Sequence[Tensor], size: int) -> Iterator[Tensor]:
         yield torch.cat(parts)
 
 
-def _spread(values: Tensor, batch: ResponseBatch) -> Tensor:
+def spread(values: Tensor, batch: ResponseBatch) -> Tensor:
     """Returns the values of the counted tokens at their places, [responses, tokens]; 0 elsewhere."""
-    spread = torch.zeros(batch.response_mask.numel(), dtype=values.dtype, device=values.device)
+    places = torch.zeros(batch.response_mask.numel(), dtype=values.dtype, device=values.device)
     # Not in place: gradients must flow through the statistics.
-    return spread.index_copy(0, batch.counted, values.flatten()).view(batch.response_mask.shape)
+    return places.index_copy(0, batch.counted, values.flatten()).view(batch.response_mask.shape)
 
 
 # A name that transformers does not use: a model with this attention got it from this module.

@@ -147,16 +147,20 @@ class Replica:
 
     def _decode(self, report_seconds: float, reads_prompts: bool) -> tuple[dict[Name, Sample], int]:
         ended: dict[Name, Sample] = {}
-        steps = 0
+        steps = waits = 0
         deadline = time.monotonic() + report_seconds
         # At least one step: with 0 s until a report, no token would ever be generated.
-        while self._decoding is not None and self._names and (steps == 0 or time.monotonic() < deadline):
-            waiting = self._decoding.load.waiting
+        while self._decoding is not None and self._names and (steps + waits == 0 or time.monotonic() < deadline):
+            before = self._decoding.load
             ended_now = self._decoding.step()
             self._names -= ended_now.keys()
             ended |= ended_now
+            if before.waits_for_tools:
+                waits += 1
+                self._clock.spend("tools")
+                continue
             steps += 1
-            began = reads_prompts or self._decoding.load.waiting < waiting
+            began = reads_prompts or self._decoding.load.waiting < before.waiting
             self._clock.spend("prefill" if began else "decode")
             reads_prompts = False
         return ended, steps
@@ -177,7 +181,7 @@ class _Clock:
     def spend(self, activity: str) -> None:
         """Assigns all time since the last call to that activity."""
         now = time.monotonic()
-        self._seconds[activity] += now - self._since
+        self._seconds[activity] = self._seconds.get(activity, 0.0) + now - self._since
         self._since = now
 
     def taken(self) -> dict[str, float]:
@@ -220,7 +224,8 @@ Name = Hashable
 IDLE = Load(running=0, waiting=0, kv_tokens=0)
 ACTIVITIES = ("pull", "prefill", "decode", "orders", "idle")
 """The activities of a replica. `prefill` is every step that begins a trajectory, including its first token;
-`orders` is the time between two calls while trajectories are in flight; `idle` is all time without any."""
+`orders` is the time between two calls while trajectories are in flight; `idle` is all time without any. `tools` is a
+sixth where it happened: all trajectories in flight wait for an environment, so that there is nothing to decode."""
 
 
 @dataclass(frozen=True)

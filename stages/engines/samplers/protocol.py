@@ -39,6 +39,8 @@ class SamplingSettings:
     log(p / largest p) >= this threshold (at most 0) are kept; None keeps all. Greedy responses are not pruned."""
     keeps_distributions: bool = False
     """True gives `FullSample`s, which take 4 bytes times the vocabulary size for each token."""
+    likeliest: int = 0
+    """`FullSample`s keep only that many likeliest tokens of each distribution; 0 keeps all."""
 
 
 class StopReason(StrEnum):
@@ -123,7 +125,8 @@ class FullSample(Sample):
     """A sample with the whole distribution from which each of its tokens was sampled."""
 
     distributions: Tensor = field(compare=False, kw_only=True)
-    """Log-probs [tokens, vocabulary], float32, on the CPU; -inf on tokens that a cut removed."""
+    """Log-probs [tokens, vocabulary], float32, on the CPU; -inf on tokens that a cut removed. With
+    `SamplingSettings.likeliest`, as `likeliest_tokens` of `stages.algorithms.token_statistics` returns them."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,15 @@ class Load:
     """Admitted sequences for which there is no room yet."""
     kv_tokens: int
     """Tokens of the running sequences, prompts included."""
+    asked: int = 0
+    """Of those that wait, the ones that wait for the answer of an environment."""
+    kv_capacity: int | None = None
+    """Tokens that the key-value cache holds; None when only the number of sequences limits it."""
+
+    @property
+    def waits_for_tools(self) -> bool:
+        """Returns True when there is nothing to decode until an environment answers."""
+        return 0 < self.asked == self.running + self.waiting
 
 
 def check_begun(

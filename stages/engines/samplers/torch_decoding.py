@@ -16,7 +16,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from stages.algorithms.token_statistics import safe_vocabulary
+from stages.algorithms.token_statistics import likeliest_tokens, safe_vocabulary
 from stages.engines.samplers.decoder import Decoder, KeyValueCache, PromptReading
 from stages.engines.samplers.protocol import (
     FullSample,
@@ -130,8 +130,10 @@ class TorchDecoding:
     def _draw(self, logits: Tensor) -> dict[Hashable, Sample]:
         """Samples the next token of each row; returns the samples that ended with it."""
         if self.settings.keeps_distributions:
-            for place, whole in zip(self.places.tolist(), distribution(logits, self.settings).cpu(), strict=True):
-                self.distributions[place].append(whole)
+            rows = distribution(logits, self.settings)
+            rows = likeliest_tokens(rows, self.settings.likeliest) if self.settings.likeliest else rows
+            for place, row in zip(self.places.tolist(), rows.cpu(), strict=True):
+                self.distributions[place].append(row)
         token, logprob = draw(logits, self.settings, self.numbers.step(self.places))
         self.tokens[self.places, self.counts] = token
         self.logprobs[self.places, self.counts] = logprob

@@ -227,11 +227,12 @@ class VllmSampler:
         return self._decoding(settings, is_stepped=True)
 
     def _decoding(self, settings: SamplingSettings, is_stepped: bool) -> VllmDecoding:
-        if settings.keeps_distributions and not self._can_keep_distributions:
+        if settings.keeps_distributions and not settings.likeliest and not self._can_keep_distributions:
             raise UserError(
                 f"vLLM gives whole distributions as Python numbers, and the policy has {self.vocabulary} tokens, more "
                 f"than the {LARGEST_KEPT_VOCABULARY} that this is done for: set sampler.kind torch, or "
-                "rl.rollout_correction.divergence sampled and leave rl.study.rollout_distributions out"
+                "rl.rollout_correction.divergence likeliest with rl.study.rollout_distributions: {kind: likeliest, "
+                "count: 20, max_gib: 4.0}"
             )
         return VllmDecoding(
             self._llm.llm_engine,
@@ -445,6 +446,7 @@ class VllmDecoding:
         self._end_tokens, self._vocabulary, self._policy_version = end_tokens, vocabulary, policy_version
         self._check_lengths, self._stops = check_lengths, stops
         self._gives_parts = is_stepped or stops is not None
+        self._kv_capacity: int | None = engine.vllm_config.cache_config.kv_cache_size_tokens
         self._requests: dict[str, _Request] = {}
         self._ids: dict[Hashable, str] = {}
 
@@ -481,7 +483,7 @@ class VllmDecoding:
                 # The end token is one of the stop tokens (below) and is returned; vLLM's rule would use the model's
                 # config.
                 ignore_eos=True,
-                logprobs=self._vocabulary if settings.keeps_distributions else 0,
+                logprobs=settings.likeliest or (self._vocabulary if settings.keeps_distributions else 0),
                 flat_logprobs=True,
                 detokenize=False,
                 output_kind=RequestOutputKind.CUMULATIVE if self._gives_parts else RequestOutputKind.FINAL_ONLY,
@@ -501,7 +503,7 @@ class VllmDecoding:
             len(one.trajectory.prompt) + len(one.trajectory.begun.token_ids) + len(one.output.token_ids)
             for one in running
         )
-        return Load(len(running), len(self._requests) - len(running), tokens)
+        return Load(len(running), len(self._requests) - len(running), tokens, kv_capacity=self._kv_capacity)
 
     def step(self) -> dict[Hashable, Sample]:
         """Implements the protocol. A sequence may get no token if memory is short: vLLM then lets it wait."""
@@ -529,7 +531,8 @@ class VllmDecoding:
         sample = Sample(whole.token_ids, whole.logprobs, reason, self._policy_version)
         if not self._settings.keeps_distributions:
             return sample
-        rows = _all_logprobs(request.output.logprobs, self._vocabulary)
+        count, logprobs = self._settings.likeliest, request.output.logprobs
+        rows = _likeliest_logprobs(logprobs, count) if count else _all_logprobs(logprobs, self._vocabulary)
         return FullSample(**vars(sample), distributions=rows)
 
     def new_tokens(self) -> dict[Hashable, PartialResponse]:
@@ -564,6 +567,13 @@ def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
     for row, start, end in zip(rows, flat.start_indices, flat.end_indices, strict=True):
         row[torch.tensor(flat.token_ids[start:end])] = torch.tensor(flat.logprobs[start:end])
     return rows
+
+
+def _likeliest_logprobs(flat: Any, count: int) -> Tensor:
+    """Returns the `count` likeliest tokens of each position as `likeliest_tokens` does; they follow the sampled one."""
+    places = [range(end - count, end) for end in flat.end_indices]
+    columns = ([flat.logprobs[place] for place in row] + [flat.token_ids[place] for place in row] for row in places)
+    return torch.tensor(list(columns), dtype=torch.float32).view(len(places), 2 * count)
 
 
 def check_policy(policy_folder: Path, config: PretrainedConfig, max_model_tokens: int) -> tuple[int, ...]:

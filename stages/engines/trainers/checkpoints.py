@@ -3,7 +3,8 @@
 They are outside the stage's outputs because DVC deletes outputs before it starts the command. Each holds the hashes of
 its files, so that a checkpoint damaged on disk is reported and skipped.
 
-On several ranks, a file `rank-<number>...` is written, hashed and verified by that rank, all other files by rank 0.
+On several ranks, a file `rank-<number>...`, also in a subfolder, is written, hashed and verified by that rank, all
+other files by rank 0.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # the hub of the asynchronous loop clears checkpoints, and do
     from stages.engines.trainers.protocol import Ranks
 
 MANIFEST = "manifest.json"
-OF_RANK = re.compile(r"rank-(\d+)")
+OF_RANK = re.compile(r"(?:.*/)?rank-(\d+)")
 ALONE = OneRank()
 
 

@@ -271,6 +271,15 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
                 state["step"].fill_(shards.first(f"step/{one.name}"))
         use_fragments(self._engine, zero_stage)
 
+    @torch.no_grad()
+    def reset_optimizer(self) -> None:
+        """Sets the state of this rank's fragments to zero; see the protocol."""
+        for one in fragments(self._engine, self.model, self.params.zero_stage):
+            state = optimizer_state(self._engine, one, self.model, self.params.zero_stage)
+            for key in MOMENTS:
+                one.of(state[key]).zero_()
+            state["step"].zero_()
+
     def _buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the model's buffers."""
         parameters = {name for name, _ in self.model.module.named_parameters()}

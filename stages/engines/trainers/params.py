@@ -54,6 +54,17 @@ AdapterParams = Annotated[LoraParams | None, Field(exclude_if=lambda value: valu
 """Absent: every weight is learned."""
 
 
+class CriticParams(StrictParams):
+    """A second network that learns the value of each token; it starts as the body of the policy, with a head of 0."""
+
+    optimizer: OptimizerParams
+    """Its learning rates follow the policy's schedule (Demystify: 9e-6, 18 times the policy's)."""
+    value_clip: float | None = Field(gt=0)
+    """Distance from the value before the step beyond which a value is not moved further (0.2); null for no clip."""
+    warmup_steps: int = Field(ge=0)
+    """Steps at the start of a round in which only the critic learns."""
+
+
 class OptimizationParams(StrictParams):
     """Optimizer settings of a training stage, for any unit in which it counts its updates."""
 

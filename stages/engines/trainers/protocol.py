@@ -199,6 +199,9 @@ class Trainer(Ranks, Protocol[Batch, Outputs]):
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote."""
 
+    def reset_optimizer(self) -> None:
+        """Sets the optimizer's state to that before its first step; the weights stay."""
+
     def close(self) -> None:
         """Frees memory and leaves the process group."""
 

@@ -131,6 +131,13 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
             name, key = name_and_key.rsplit("/", 1)
             self.optimizers[int(number)].state[self.learned[name]][key] = value
 
+    def reset_optimizer(self) -> None:
+        # Zeros are what the first step starts from, also for the counts of steps.
+        for opt in self.optimizers:
+            for state in opt.state.values():
+                for value in state.values():
+                    value.zero_()
+
     def close(self) -> None:
         # Each of these holds the weights: all must be deleted to free the memory.
         del self.model, self.optimizers, self.learned, self.masters

@@ -70,6 +70,11 @@ class Verifier:
             judgements[index] = Judgement(verdict, extracted, "math_verify", reason)
         return [judgement for judgement in judgements if judgement is not None]
 
+    def answer(self, response: str, is_truncated: bool) -> str | None:
+        """Returns the answer that a response marks (a box, a tag, or a marker before it); None without one."""
+        found = extract_complete(response, is_truncated, self._thought_markers)
+        return found.text if found.is_marked else None
+
     def worker_pids(self) -> list[int]:
         """Returns the process ids of the running workers."""
         return self._pool.pids()

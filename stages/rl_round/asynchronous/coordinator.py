@@ -24,10 +24,8 @@ from stages.rl_round.asynchronous.journal import Failed, Finished, Issued, LeftO
 from stages.rl_round.asynchronous.trajectory_pool import InFlightTrajectory, Name, ReplicaId, TrajectoryPool
 from stages.rl_round.drawing import (
     SMALLEST_SIGNAL_FRACTION,
-    ProblemDraw,
     abort_on_verifier_failures,
     make_group,
-    problems_in_order,
     recorded_rollout,
     sampling_settings,
     signal_fraction,
@@ -35,6 +33,7 @@ from stages.rl_round.drawing import (
 )
 from stages.rl_round.loop_methods import AsynchronousLoop
 from stages.rl_round.methods import DynamicSampling
+from stages.rl_round.problem_order import ProblemCursor, ProblemDraw, problems_at
 from stages.rl_round.records import Batch, Group, Problem, Rollout
 from stages.rl_round.round import Round
 
@@ -70,13 +69,12 @@ class Coordinator:
         # Rounded up: the shares together make a whole batch, and no share is empty.
         share = math.ceil(loop.replica_share * params.problems_per_step / replicas.count)
         longest_prompt = max(len(problem.prompt) for problem in this_round.problems)
-        # The most that a replica's slots could hold. vLLM's paged cache may hold less. Repack then sees a replica
-        # as emptier than it is, which costs waiting time and never a wrong result.
+        # The most that a replica's slots could hold. vLLM's cache may hold less, and its replicas report how much.
         kv_capacity = sampler.max_sequences * (longest_prompt + params.max_response_tokens)
         self.pool = TrajectoryPool(loop, share, kv_capacity, sampling_settings(params))
         self.groups: dict[int, OutstandingGroup] = {}
         """Groups neither trained on nor dropped, in the order of issue."""
-        self.next_number = 0
+        self.next_number, self._cursor = 0, ProblemCursor()
         self.trained = 0
         self.left_out: Counter[Reason] = Counter()
         self.complete_lengths, self.trained_lengths = Lengths(), Lengths()
@@ -94,16 +92,17 @@ class Coordinator:
         begun: dict[Name, Trajectory] = {}
         for _ in range(min(most, self.window.may_begin(version))):
             number, self.next_number = self.next_number, self.next_number + 1
-            draw = self._draw_of(number)
+            draw = self._next_draw()
             # Written first: a replica must never generate a group that the journal of a killed hub does not know.
             self._write(Issued(number, draw.number, draw.problem.problem_id, version))
             self._issue(number, draw, version)
             begun |= {(number, member): one for member, one in enumerate(self._trajectories(draw))}
         return begun
 
-    def _draw_of(self, number: int) -> ProblemDraw:
-        """Returns the problem of a group by its number: the round's problems in their endless order."""
-        return problems_in_order(self._round.problems, number, 1, *self._seed_parts)[0]
+    def _next_draw(self) -> ProblemDraw:
+        """Returns the problem of the next group: the round's problems in their endless order."""
+        places = self._cursor.advance(1, self._round.problems, *self._seed_parts)
+        return problems_at(self._round.problems, places, *self._seed_parts)[0]
 
     def _issue(self, number: int, draw: ProblemDraw, version: int) -> None:
         self.window.begin(number, version)
@@ -172,6 +171,8 @@ class Coordinator:
             return None
         group.completed_at = now
         self.complete_lengths.add(group.rollouts.values())
+        # Here, where a restored journal comes by as well: it must pass over the same problems.
+        self._cursor.count([group.whole], self._round.settings.prompt_selection)
         reason = self._reason_to_leave_out(group)
         if reason is None:
             self.window.mark_ready(number)
@@ -286,7 +287,7 @@ class Coordinator:
         for record in records:
             match record:
                 case Issued(number, _, _, version):
-                    draw = self._draw_of(number)
+                    draw = self._next_draw()
                     self._check_draw(record, draw)
                     self._issue(number, draw, version)
                     self.next_number = number + 1

@@ -34,13 +34,14 @@ from stages.rl_round.asynchronous.journal import Fault, Journal, Stepped, record
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Name, Repacked
-from stages.rl_round.drawing import CustomRewards, RoundVerifier, score_samples
+from stages.rl_round.drawing import RoundVerifier, score_samples
 from stages.rl_round.loop.evaluation import is_over, tell
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.loop_methods import BestFitRepack
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Problem, Rollout
 from stages.rl_round.round import Round, Trained
+from stages.rl_round.values import CustomRewards
 
 # Short compared to a report (`rl.loop.report_seconds`), so ended responses are judged at once.
 POLL_SECONDS = 0.05
@@ -78,6 +79,8 @@ class Hub:
 
     _flushed_at: float = 0.0
     _repacked_at: float = 0.0
+    _repacked_version: int = 0
+    """The newest weights at the last check of repack."""
     _started_at: float = field(default_factory=time.time)
     _trainer_free_since: float = field(default_factory=time.time)
     _trainer_idle: str = "start"
@@ -308,14 +311,22 @@ class Hub:
             # By a clock that stops while it is not polled: a laptop that was asleep has not stalled.
             self._clock.look()
             self._check_standing(self._clock.now)
-        repack = core.loop.repack
-        if isinstance(repack, BestFitRepack) and now - self._repacked_at > repack.every_seconds:
-            self._repacked_at = now
-            newest = len(self.curve)
-            # Freeing a replica is useful only if it could load newer weights or start a group: the pool decides by
-            # both numbers.
-            if core.pool.plan_repack(newest, core.window.may_begin(newest)):
-                self.timeline.instant("hub", MOVED, now)
+        self._repack(now)
+
+    def _repack(self, now: float) -> None:
+        """Plans moves, at intervals and right after each update of the weights (Laminar, section 5.1)."""
+        core, repack = self.coordinator, self.coordinator.loop.repack
+        if not isinstance(repack, BestFitRepack):
+            return
+        # A version is published before the trainer has evaluated it, written its checkpoint and reported its step.
+        newest = max(len(self.curve), self.versions.newest)
+        if now - self._repacked_at <= repack.every_seconds and newest == self._repacked_version:
+            return
+        self._repacked_at, self._repacked_version = now, newest
+        # Freeing a replica is useful only if it could load newer weights or start a group: the pool decides by both
+        # numbers.
+        if core.pool.plan_repack(newest, core.window.may_begin(newest)):
+            self.timeline.instant("hub", MOVED, now)
 
     def _check_standing(self, now: float) -> None:
         """Logs the state while nothing changes; RuntimeError when nothing can change any more."""
@@ -403,6 +414,11 @@ class NodeVersions:
         self._published = PublishedWeights(self.folder)
         self._node, self._chain = node, chain
         self._here: list[int] = []
+
+    @property
+    def newest(self) -> int:
+        """Returns the newest version that has been published; 0 before the first."""
+        return self._here[-1] if self._here else 0
 
     def of(self, node: str) -> list[int]:
         """Returns the versions that a replica on this node can load, oldest first."""

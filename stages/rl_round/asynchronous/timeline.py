@@ -25,7 +25,7 @@ from stages.foundations.timelines import Marks, Span, WrittenTimeline, read_time
 
 BUSY = frozenset(["train", "decode", "prefill", "judge"])
 """Activities that advance the round; every other name is a reason to be idle: the trainer's `no_groups`, `publish`,
-`evaluate`, `checkpoint`, `start`, a replica's `no_prompts`, `pull`, `start`, `dead`."""
+`evaluate`, `checkpoint`, `start`, a replica's `no_prompts`, `tools`, `pull`, `start`, `dead`."""
 FAULT, PUBLISHED, MOVED, BATCH_TAKEN, RESUMED = "fault", "publish", "repack move", "batch taken", "resumed"
 """Names of instants that the report knows."""
 ON_DEVICES = ("trainer", "replica")

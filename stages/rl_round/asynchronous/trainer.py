@@ -18,8 +18,9 @@ import torch
 
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.relays.published_weights import PublishedWeights
+from stages.engines.replicas.build import build_sampler
 from stages.engines.replicas.replica import Probe
-from stages.engines.samplers.build import build_sampler, drawing_share
+from stages.engines.samplers.build import drawing_share
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
 from stages.engines.trainers.training_loop import keep_best, save_kept
@@ -27,7 +28,7 @@ from stages.engines.verifier.verifier import Verifier
 from stages.foundations.files import write_json
 from stages.rl_round.drawing import GroupDrawing
 from stages.rl_round.loop.evaluation import evaluate, is_due, kept_step
-from stages.rl_round.loop.training_step import train_step, with_trainer
+from stages.rl_round.loop.training_step import load_training, save_training, train_step, with_trainer
 from stages.rl_round.loop.weight_sync import PROBE_TOKENS, trainer_logprobs
 from stages.rl_round.loop_methods import AsynchronousLoop
 from stages.rl_round.records import Batch
@@ -60,7 +61,7 @@ class RoundTrainer:
         latest = self._checkpoints.latest(trainer, lines)
         if latest:
             _, folder = latest
-            trainer.load_checkpoint(folder)
+            load_training(self._round, folder)
             self._standing = TrainerProgress(**json.loads((folder / ROUND_FILE).read_text(encoding="utf-8")))
             # The probe of the first start: a different probe in the manifest would make the same version look new.
             self._probe = json.loads((folder / PROBE_FILE).read_text(encoding="utf-8"))
@@ -90,7 +91,7 @@ class RoundTrainer:
             ends = [min([PROBE_TOKENS, *(start for start, _ in sample.observed)]) for sample in samples]
             parts = zip(chosen, samples, ends, strict=True)
             self._probe = [[group.prompt, sample.token_ids[:end]] for group, sample, end in parts]
-        row = train_step(self._round, step, batch).row
+        row = train_step(self._round, step, batch, self._standing.last_row).row
         self._standing = TrainerProgress(step + 1, row, self._standing.evaluations)
         trained = time.perf_counter()
         self._publish()
@@ -148,7 +149,7 @@ class RoundTrainer:
 
     def _save(self) -> None:
         with replace_folder_together(self._trainer, self._checkpoints.folder(self._standing.steps_done)) as folder:
-            hashes = self._trainer.save_checkpoint(folder)
+            hashes = save_training(self._round, folder)
             kept = self._kept_step()
             if kept is not None:
                 keep_best(self._trainer, folder, self._checkpoints.newest(), kept == self._standing.steps_done)
@@ -163,7 +164,7 @@ def _drawing_of(this_round: Round, stack: ExitStack) -> GroupDrawing:
     # This process is one of its ranks: replicas are the hub's.
     params, policy = this_round.sampler_params.model_copy(update={"replicas": None}), this_round.paths.policy
     threads = torch.get_num_threads()
-    sampler = stack.enter_context(closing(build_sampler(params, policy)))
+    sampler = stack.enter_context(closing(build_sampler(params, policy, prompt=this_round.prompt)))
     sampler.sleep()
     # A sampler sets its own number, and with another one the float sums of training may differ.
     torch.set_num_threads(threads)

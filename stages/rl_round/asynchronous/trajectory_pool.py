@@ -85,7 +85,10 @@ class TrajectoryPool:
     def __init__(
         self, loop: AsynchronousLoop, groups_at_once: int, kv_capacity: int, settings: SamplingSettings
     ) -> None:
-        """Takes `kv_capacity`: the most tokens of the sequences that a replica decodes at once."""
+        """Takes `kv_capacity`: the most tokens of the sequences that a replica decodes at once.
+
+        A report of a smaller cache lowers it.
+        """
         self.loop, self.groups_at_once, self.settings = loop, groups_at_once, settings
         self.kv_capacity = kv_capacity
         self._replicas: dict[ReplicaId, _Replica] = {}
@@ -125,6 +128,8 @@ class TrajectoryPool:
         elif state.pulling == report.version:
             state.pulling = None
         state.kv_tokens = report.load.kv_tokens
+        # The smallest cache counts for all: what fits there fits everywhere.
+        self.kv_capacity = min(self.kv_capacity, report.load.kv_capacity or self.kv_capacity)
         for name, begun in report.new_tokens.items():
             if name in state.flights:
                 state.flights[name].add(begun)
@@ -177,7 +182,8 @@ class TrajectoryPool:
         return self._order(begin=trajectories, under=state.version, settings=self.settings)
 
     def plan_repack(self, newest: int, may_begin: int) -> int:
-        """Chooses replicas to empty into others, as their next orders; returns how many. Call it at intervals."""
+        """Chooses replicas to empty into others, as their next orders; returns how many. Call it at intervals, and when
+        there are newer weights."""
         if isinstance(self.loop.repack, NoRepack):
             return 0
         states = {

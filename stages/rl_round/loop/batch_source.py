@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
-from stages.rl_round.drawing import DrawState, GroupDrawing, abort_on_verifier_failures, draw_batch, problems_in_order
+from stages.rl_round.drawing import DrawState, GroupDrawing, abort_on_verifier_failures, draw_batch
 from stages.rl_round.methods import ModelVerifier
+from stages.rl_round.problem_order import ProblemCursor, problems_at
 from stages.rl_round.records import Batch, Group, pack_groups, unpack_groups
 from stages.rl_round.round import Round
 
@@ -74,19 +75,22 @@ class SampledBatches(BatchSource):
         return batch
 
     def _follow(self) -> None:
-        # A pair requests draws, None means that the batch is complete, an error ends the round on every rank.
+        # Places request draws, None means that the batch is complete, an error ends the round on every rank.
         while (request := self._trainer.broadcast(None)) is not None:
             if isinstance(request, UserError):
                 raise request
-            self._draw_share(*request)
+            self._draw_share(request)
 
     def _draw(self) -> Batch:
         params = self._round.params
 
-        def draw(first: int, count: int) -> list[Group]:
-            # Two numbers are enough: every rank has the problems and their order.
-            self._trainer.broadcast((first, count))
-            return self._draw_share(first, count)
+        def draw(count: int) -> list[Group]:
+            places = self.state.cursor.advance(count, self._round.problems, self._round.seed, self._round.name)
+            # Numbers are enough: every rank has the problems and their order.
+            self._trainer.broadcast(places)
+            groups = self._draw_share(places)
+            self.state.cursor.count(groups, self._round.settings.prompt_selection)
+            return groups
 
         # The version is the sampler's: a sampler that is stale on purpose has older weights than the trainer. So its
         # surplus groups expire at the same age as those of other samplers.
@@ -96,10 +100,10 @@ class SampledBatches(BatchSource):
         judged, self._judged = self._judged, []
         return replace(batch, agreement=agreement_metrics(judged))
 
-    def _draw_share(self, first: int, count: int) -> list[Group]:
-        """Samples this rank's share of draws `first` to `first + count` of the round; rank 0 gets all groups."""
+    def _draw_share(self, places: Sequence[int]) -> list[Group]:
+        """Samples this rank's share of the draws at these places of the round; rank 0 gets all groups."""
         seed_path = self._round.seed, self._round.name
-        draws = problems_in_order(self._round.problems, first, count, *seed_path)
+        draws = problems_at(self._round.problems, places, *seed_path)
         groups = self._drawing.draw(draws, self._round.params, *seed_path)
         if isinstance(self._round.params.verifier, ModelVerifier):
             pairs = self._drawing.verifier.pop_judged()
@@ -114,7 +118,7 @@ class SampledBatches(BatchSource):
         if self._trainer.rank != 0:
             return
         # The signal fraction too: it decides the size of the next draw, and another size would change the round.
-        stored = {"cursor": self.state.cursor, "signal_fraction": self.state.signal_fraction}
+        stored = {"cursor": asdict(self.state.cursor), "signal_fraction": self.state.signal_fraction}
         write_json(folder / "drawing.json", stored)
         (folder / "carried.parquet").write_bytes(pack_groups(self.state.carried))
 
@@ -123,7 +127,7 @@ class SampledBatches(BatchSource):
             return
         stored = json.loads((folder / "drawing.json").read_text(encoding="utf-8"))
         carried = unpack_groups((folder / "carried.parquet").read_bytes())
-        self.state = DrawState(**stored, carried=carried)
+        self.state = DrawState(ProblemCursor(**stored["cursor"]), stored["signal_fraction"], carried)
 
 
 def agreement_metrics(pairs: Sequence[tuple[Verdict, Verdict]]) -> dict[str, float]:

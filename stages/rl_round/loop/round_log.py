@@ -71,7 +71,8 @@ class RolloutLog:
         # Times differ between runs, so they are not in the curve, whose bytes DVC compares.
         rates |= environment_seconds(batch.drawn)
         self._round.run.log({**rates, **row}, step=step)
-        if advice := self._signal.see(batch.drawn):
+        # A teacher gives a signal for every token.
+        if (advice := self._signal.see(batch.drawn)) and not self._round.settings.distillation:
             say(f"WARNING: step {step}: {advice}")
 
     def finish(self, step: int, leftover: Sequence[Group]) -> None:
@@ -252,11 +253,15 @@ def identity_of(this_round: Round) -> RoundIdentity:
         f"rl_rounds.{this_round.name}": this_round.settings.model_dump(mode="json", exclude={"steps", "reward"}),
     }
     digests = this_round.attempt.digests
+    if this_round.settings.distillation:
+        settings[f"teachers.{this_round.name}"] = digests["teacher"]
     return RoundIdentity(this_round.name, settings, digests["policy"], digests["problems"])
 
 
 MEAN_DIAGNOSTICS = (
     "advantage/variance",
+    "critic/clip_fraction",
+    "critic/loss",
     "importance/effective_sample_fraction",
     "logprob_gap/k3",
     "logprob_gap/mean",
@@ -278,7 +283,8 @@ def round_metrics(curve: Rows) -> dict[str, float]:
     """Returns `<name>_first` and `<name>_last` of what a round should change, means of diagnostics, the worst gap and
     totals."""
     moved = ("accuracy/mean", "reward/mean", "entropy/mean", "length/response_tokens_mean", "length/truncated_fraction")
-    moved += ("turns/mean", "calls/mean", "calls/failed_fraction")
+    moved += ("turns/mean", "calls/mean", "calls/failed_fraction", "distillation/reverse_kl")
+    moved += ("vote/majority_ratio", "vote/label_accuracy", "critic/explained_variance")
     metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
     metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
     for name in MEAN_DIAGNOSTICS:

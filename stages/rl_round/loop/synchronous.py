@@ -34,14 +34,14 @@ def run_synchronous_round(
 
     Only rank 0 has the curve and the log.
     """
-    trainer, run, last = this_round.trainer, this_round.run, this_round.settings.steps
+    run, last = this_round.run, this_round.settings.steps
     checkpoints = Checkpoints(this_round.scratch)
-    state = load_state(checkpoints, trainer, source, weights)
+    state = load_state(checkpoints, this_round, source, weights)
     if log:
         log.resume(state.step)
     weights.push(state.policy_version)
     if evaluate(state):
-        save_state(checkpoints, state, trainer, source, weights, log)
+        save_state(checkpoints, state, this_round, source, weights, log)
     steps = range(state.step, last)
     for step in progress(steps, last, this_round.name, "steps", done=state.step, curve=state.curve):
         if is_over(state.evaluations, this_round.params.evaluation):
@@ -51,7 +51,7 @@ def run_synchronous_round(
             batch = source.next_batch()
 
         with run.phase("train"):
-            trained = train_step(this_round, step, batch)
+            trained = train_step(this_round, step, batch, state.curve[-1] if state.curve else {})
 
         row = trained.row
         if trained.has_changed_weights:
@@ -67,7 +67,7 @@ def run_synchronous_round(
         is_due = state.step % this_round.params.checkpoint_every_steps == 0 and state.step < last
         if is_due or is_best:
             with run.phase("checkpoint"):
-                save_state(checkpoints, state, trainer, source, weights, log)
+                save_state(checkpoints, state, this_round, source, weights, log)
     if log:
         log.finish(state.step, source.leftover())
     return state

@@ -5,12 +5,14 @@ The same batch, step and weights give the same weights: bit for bit on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.entropy_levers import adapted_coefficient
 from stages.algorithms.length_rewards import soft_overlong_punishment
 from stages.engines.policies.language_model import PolicyUnderAdapters, ReferencePolicy, language_model
 from stages.engines.samplers.protocol import StopReason
@@ -20,24 +22,28 @@ from stages.engines.trainers.params import LoraParams
 from stages.engines.trainers.training_loop import warmup_then_cosine
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
+from stages.rl_round.critic import critic_metrics, load_critic, save_critic, summarise_critic, update_critic
 from stages.rl_round.drawing import rewarded_tokens, verdict_reward
 from stages.rl_round.methods import (
     CosineReward,
     CosineSchedule,
     EnvironmentReward,
     FunctionReward,
+    Gae,
     LinearSchedule,
+    MajorityReward,
     NoOverlong,
     NoReferenceKl,
     SoftOverlong,
     SumReward,
     VerdictReward,
 )
-from stages.rl_round.params import RlParams
+from stages.rl_round.params import AdaptiveEntropyBonus, RlParams
 from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
 from stages.rl_round.samples import TrainingSamples, scatter_batch
 from stages.rl_round.update import prepare_samples, summarise, update_policy
+from stages.rl_round.values import VOTE
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class TrainedStep:
 
 
 def with_trainer(this_round: Round) -> Round:
-    """Returns the round with this rank's trainer and reference, which `Round.close` ends."""
+    """Returns the round with this rank's trainer, reference, teacher and critic, which `Round.close` ends."""
     params, settings, policy = this_round.params, this_round.trainer_params, this_round.paths.policy
     model = language_model(policy, settings)
     match chosen("rl.adapter", params.adapter):
@@ -61,28 +67,79 @@ def with_trainer(this_round: Round) -> Round:
     trainer = build_trainer(settings, params.optimizer, params.max_gradient_norm, model)
     reference = None
     if not isinstance(params.reference_kl, NoReferenceKl):
-        if params.adapter:
+        # Adapters that are off give the first policy, and no later one.
+        if params.adapter and not params.reference_kl.reset_every_steps:
             reference = PolicyUnderAdapters(trainer)
         else:
             reference = ReferencePolicy.from_folder(policy, settings.dtype, trainer.device)
-    return replace(this_round, trainer=trainer, reference=reference)
+    teacher = critic = None
+    if this_round.teacher_folder:
+        teacher = ReferencePolicy.from_folder(this_round.teacher_folder, settings.dtype, trainer.device)
+    match chosen("rl.advantage", params.advantage):
+        case Gae():
+            from stages.engines.policies.value_model import value_model
+
+            optimizer = params.advantage.critic.optimizer
+            critic = build_trainer(settings, optimizer, params.max_gradient_norm, value_model(policy, settings))
+    return replace(this_round, trainer=trainer, reference=reference, teacher=teacher, critic=critic)
 
 
-def train_step(this_round: Round, step: int, batch: Batch | None) -> TrainedStep:
+def train_step(this_round: Round, step: int, batch: Batch | None, last_row: Mapping[str, float]) -> TrainedStep:
     """Trains on `batch` as step `step` (from 0) of the round; collective. Only rank 0 needs to have the batch.
 
+    `last_row` is the row of the step before; empty in the first step.
     FloatingPointError, with details for debugging, when the loss is not finite.
     """
     params, trainer, tokens = this_round.params, this_round.trainer, this_round.trainer_params.micro_batch_tokens
+    _reset_reference(this_round, step)
+    critic, scale = this_round.critic, learning_rate_scale(step, this_round)
     groups, plan = scatter_batch(batch, params, tokens, trainer, this_round.seed, this_round.name, step)
     with _explain_nonfinite_loss(this_round, step, groups):
-        samples = prepare_samples(groups, plan, params, trainer, this_round.reference)
-        updates = update_policy(samples, plan, params, learning_rate_scale(step, this_round), trainer)
-    row = {"step": step + 1} | (summarise(updates) if updates else {})
+        frozen = this_round.reference, this_round.teacher
+        samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation, critic)
+        of_critic = update_critic(samples, plan, params, scale, critic) if critic else []
+        bonus = entropy_bonus(params, last_row)
+        # Advantages from values that know nothing yet would only be noise.
+        is_warming_up = critic is not None and step < params.advantage.critic.warmup_steps
+        updates = [] if is_warming_up else update_policy(samples, plan, params, scale, trainer, bonus.get(APPLIED, 0.0))
+    row = {"step": step + 1, **summarise_critic(of_critic)} | bonus | (summarise(updates) if updates else {})
     # Only rank 0 has the whole batch, and only its row is written.
     if batch is not None:
         row |= step_metrics(batch, samples, params)
     return TrainedStep(row, bool(updates), samples)
+
+
+def _reset_reference(this_round: Round, step: int) -> None:
+    """Makes the current policy the reference before each `reset_every_steps`-th step; collective.
+
+    Source: ProRL (arXiv 2505.24864), section 2.3.1. Deviation: at fixed intervals; the paper resets when the
+    validation accuracy stagnates.
+    """
+    settings, trainer = this_round.params.reference_kl, this_round.trainer
+    if not _resets_reference(this_round) or step == 0 or step % settings.reset_every_steps:
+        return
+    this_round.reference.take(trainer.named_weights())
+    if settings.resets_optimizer:
+        trainer.reset_optimizer()
+
+
+def _resets_reference(this_round: Round) -> bool:
+    return this_round.reference is not None and this_round.params.reference_kl.reset_every_steps is not None
+
+
+def save_training(this_round: Round, folder: Path) -> dict[str, str]:
+    """Writes the state of trainer, reference and critic; returns hashes like `Trainer.save_checkpoint`; collective."""
+    if _resets_reference(this_round) and this_round.trainer.rank == 0:
+        this_round.reference.save(folder)
+    return this_round.trainer.save_checkpoint(folder) | save_critic(this_round.critic, folder)
+
+
+def load_training(this_round: Round, folder: Path) -> None:
+    """Restores what `save_training` wrote; collective."""
+    if _resets_reference(this_round):
+        this_round.reference.load(folder)
+    this_round.trainer.load_checkpoint(folder)
+    load_critic(this_round.critic, folder)
 
 
 def learning_rate_scale(step: int, this_round: Round) -> float:
@@ -100,6 +157,30 @@ def learning_rate_scale(step: int, this_round: Round) -> float:
             return 1.0 - (1.0 - final) * (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
         case other:
             assert_never(other)
+
+
+COEFFICIENT, APPLIED = "entropy/coefficient", "entropy/coefficient_applied"
+
+
+def entropy_bonus(params: RlParams, last_row: Mapping[str, float]) -> dict[str, float]:
+    """Returns the coefficient of the entropy bonus, and the one that applies in this step; empty without a bonus.
+
+    Both follow from the last step's row alone, so a checkpoint's curve is all the state that there is.
+    """
+    match params.entropy_bonus:
+        case None:
+            return {}
+        case AdaptiveEntropyBonus() as bonus:
+            if not last_row:
+                return {COEFFICIENT: bonus.first_coefficient, APPLIED: bonus.first_coefficient}
+            if "entropy/mean" not in last_row:
+                # That step had nothing to train on, so it measured no entropy.
+                return {name: last_row[name] for name in (COEFFICIENT, APPLIED)}
+            entropy = last_row["entropy/mean"]
+            moved = adapted_coefficient(
+                last_row[COEFFICIENT], entropy, bonus.target, bonus.coefficient_step, bonus.max_coefficient
+            )
+            return {COEFFICIENT: moved, APPLIED: moved if entropy < bonus.target else 0.0}
 
 
 @contextmanager
@@ -129,6 +210,7 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
     tokens = [rollout.sample.policy_tokens for rollout in rollouts]
     return {
         **_custom_metrics(rollouts),
+        **_vote_metrics(groups),
         **_episode_metrics(rollouts),
         "reward/mean": _mean([rollout.reward for rollout in rollouts if rollout.is_decided]),
         "accuracy/mean": _mean([float(rollout.verdict is Verdict.CORRECT) for rollout in rollouts]),
@@ -145,6 +227,7 @@ def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> di
         "groups/draws": batch.draws,
         "groups/signal_fraction": batch.signal_fraction,
         **_advantage_metrics(trained),
+        **critic_metrics(trained),
         **_penalty_metrics(trained, params),
         "tokens/sampled": sum(r.sample.policy_tokens for group in batch.drawn for r in group.rollouts),
         "tokens/trained": int(trained.response_mask.sum()),
@@ -175,6 +258,23 @@ def _custom_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     # A part that a response lacks counts as 0, since it adds nothing to its reward.
     means = {f"reward/part_{name}": _mean([rollout.parts.get(name, 0.0) for rollout in decided]) for name in names}
     return {"reward/failed_fraction": _mean([float(bool(rollout.fault)) for rollout in rollouts]), **means}
+
+
+def _vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Returns the share of a group that has the majority's answer, and how often that is the gold answer.
+
+    A group without an answer counts as 0 in both. Empty when nobody votes.
+    """
+    members = [[rollout for rollout in group.rollouts if rollout.parts.get(VOTE)] for group in groups]
+    if not any(VOTE in rollout.parts for group in groups for rollout in group.rollouts):
+        return {}
+    return {
+        "vote/majority_ratio": _mean(
+            [len(one) / len(group.rollouts) for one, group in zip(members, groups, strict=True)]
+        ),
+        # The first one's answer stands for the majority's.
+        "vote/label_accuracy": _mean([float(bool(one) and one[0].verdict is Verdict.CORRECT) for one in members]),
+    }
 
 
 def _episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -224,7 +324,7 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
             return rollout.reward < verdict_reward(params.reward, rollout.verdict)
         case CosineReward():
             return rollout.reward == params.reward.exceeded
-        case FunctionReward() | EnvironmentReward() | SumReward():
+        case FunctionReward() | EnvironmentReward() | MajorityReward() | SumReward():
             match params.overlong:
                 case NoOverlong():
                     return False

@@ -22,6 +22,7 @@ from stages.foundations.seeds import derive_seed
 from stages.observe.progress import say
 from stages.rl_round.loop.batch_source import BatchSource
 from stages.rl_round.loop.round_log import RolloutLog
+from stages.rl_round.loop.training_step import load_training, save_training
 from stages.rl_round.params import WeightSyncCheckParams
 from stages.rl_round.round import Round
 
@@ -146,7 +147,7 @@ class RoundState:
 def save_state(
     checkpoints: Checkpoints,
     state: RoundState,
-    trainer: Trainer,
+    this_round: Round,
     source: BatchSource,
     weights: WeightSync,
     log: RolloutLog | None,
@@ -155,8 +156,9 @@ def save_state(
 
     Its manifest also lists the files of the log, so it is valid only while they are unchanged.
     """
+    trainer = this_round.trainer
     with replace_folder_together(trainer, checkpoints.folder(state.step)) as folder:
-        hashes = trainer.save_checkpoint(folder)
+        hashes = save_training(this_round, folder)
         source.save(folder)
         weights.save(folder)
         if state.best_step is not None:
@@ -167,18 +169,18 @@ def save_state(
     checkpoints.keep_last({**hashes, **(log.kept() if log else {})}, trainer)
 
 
-def load_state(checkpoints: Checkpoints, trainer: Trainer, source: BatchSource, weights: WeightSync) -> RoundState:
+def load_state(checkpoints: Checkpoints, this_round: Round, source: BatchSource, weights: WeightSync) -> RoundState:
     """Restores all parts from the last checkpoint and returns its state; a new state when there is none.
 
     The sampler still needs the trainer's weights.
     """
-    latest = checkpoints.latest(trainer)
+    latest = checkpoints.latest(this_round.trainer)
     if latest is None:
         return RoundState()
     step, folder = latest
     say(f"rl_round: going on from step {step}")
     # Each part restores itself; their files were sealed together, so all are of the same step.
-    trainer.load_checkpoint(folder)
+    load_training(this_round, folder)
     source.load(folder)
     weights.load(folder)
     return RoundState(**json.loads((folder / "round.json").read_text(encoding="utf-8")))

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from stages.engines.environments.frames import make_frame
 from stages.engines.environments.pool import EnvironmentPool
 from stages.engines.environments.protocol import Done
 from stages.engines.environments.turn_sampler import TurnSampler
+from stages.engines.replicas.replica import Orders, Replica
 from stages.engines.samplers.protocol import (
     PartialResponse,
     SamplingSettings,
@@ -22,6 +24,7 @@ from stages.engines.samplers.protocol import (
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
+from stages.rl_round.asynchronous.timeline import Timeline
 from tests.fakes import environments
 from tests.fakes.engine_params import TORCH_SAMPLER
 from tests.fakes.tiny_policy import byte_tokenizer, tiny_model
@@ -201,6 +204,28 @@ def test_what_comes_as_it_comes_and_moves_between_decodings_is_the_same():
     for name, (ids, spans) in told.items():
         assert ended[name].token_ids[: len(ids)] == ids
         assert list(ended[name].episode.observed)[: len(spans)] == spans
+
+
+def test_a_replica_tells_the_time_in_which_all_its_rows_wait_for_tools():
+    """Its spans in a timeline are waits where all rows wait for slow tools; rows without tools never wait."""
+    shares, asked = {}, trajectories("sleep", count=1, prompts=2)
+    with turns(max_turns=3) as sampler:
+        # A first episode starts the workers and the sampler.
+        sample_trajectories(sampler, trajectories("talk", 1, 1), SETTINGS)
+        replica = Replica(lambda: sampler, None, 0)
+        for name, rows in (("without", [replace(one, problem={}) for one in asked]), ("sleep", asked)):
+            timeline, begin, ended = Timeline(time.time()), dict(enumerate(rows)), {}
+            orders = Orders(settings=SETTINGS, begin=begin, report_seconds=0.3)
+            while len(ended) < len(begin):
+                report = replica.advance(orders)
+                orders, ended = Orders(report_seconds=0.3), ended | report.ended
+                timeline.report("replica/0", report.ended_at, report.seconds)
+                # A step that waited is no decode step: a stalled replica is told from a slow one by those.
+                assert report.decode_steps or not report.seconds["decode"]
+            shares[name] = timeline.idle_shares("replica/0")
+    # Each tool takes 0.3 s, and the policy is tiny.
+    assert shares["sleep"]["tools"] > 0.2 and "tools" not in shares["without"]
+    assert timeline.metrics()["idle/replica_tools"] == shares["sleep"]["tools"]
 
 
 def test_an_environment_that_answers_otherwise_when_it_is_played_again_is_refused():

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
+from stages.algorithms.token_statistics import likeliest_tokens, pruned_logprobs, safe_vocabulary
 from stages.engines.samplers import decoder
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, StaleWeights
@@ -208,6 +208,10 @@ def test_kept_distributions_are_the_models_and_change_no_response(changes):
                 assert (is_safe == rows.isfinite()).float().mean() > 0.999  # rounding at the border
                 logits = logits.masked_fill(~rows.isfinite(), -torch.inf)
             assert torch.allclose(rows.exp(), logits.softmax(-1), atol=2e-5)
+    some = sample_numbered(sampler, PROMPTS, 6, replace(settings, keeps_distributions=True, likeliest=7), seed=3)
+    for samples, whole in zip(some, kept, strict=True):
+        for one, full in zip(samples, whole, strict=True):
+            assert torch.equal(one.distributions, likeliest_tokens(full.distributions, 7))
 
 
 def trajectories(count, first=0):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
 
-from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
+from stages.algorithms.token_statistics import likeliest_tokens, pruned_logprobs, safe_vocabulary
 from stages.engines.environments.frames import make_frame
 from stages.engines.environments.pool import EnvironmentPool
 from stages.engines.environments.turn_sampler import TurnSampler
@@ -28,6 +28,7 @@ from stages.engines.policies.policy_folders import load_config, load_model, rand
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers import vllm_sampler, vllm_weights
+from stages.engines.samplers.forced_ends import ForcedEndSampler
 from stages.engines.samplers.protocol import (
     PartialResponse,
     SamplingSettings,
@@ -39,7 +40,7 @@ from stages.engines.samplers.stop_strings import StopStrings
 from stages.engines.samplers.vllm_sampler import VllmSampler, check_policy, transformers_reference
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
-from stages.foundations.params import PlainPrompt
+from stages.foundations.params import ForcedEnd, PlainPrompt
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import WeightSyncCheckParams
 from tests.engines.samplers.test_stop_strings import first_end
@@ -230,6 +231,29 @@ def test_turns_with_an_environment_have_the_trainers_log_probs(pair, monkeypatch
             assert tokenizer.decode(sample.token_ids[first:end])[0] == ":"
             expected[first:end] = [0.0] * (end - first)
         assert sample.logprobs == pytest.approx(expected, abs=EXACT)
+
+
+def test_a_thought_is_asked_to_end_with_tokens_that_vllm_did_not_sample(pair, tmp_path):
+    tokenizer = byte_tokenizer()
+    mark, budgets = tokenizer.decode([70]), (6, 9)
+    forced = ForcedEnd(kind="phrase", thinking_tokens=budgets, mark=mark, text=f" so{mark}")
+    sampler = ForcedEndSampler(pair.sampler, forced, write_tiny_policy(tmp_path / "policy"))
+    asked = [Trajectory(PROMPTS[number % 3], number) for number in range(12)]
+    drawn = sample_trajectories(sampler, asked, SETTINGS)
+    assert drawn == sample_trajectories(sampler, asked, SETTINGS)
+    for one, sample in zip(asked, drawn, strict=True):
+        expected = pair.trainer.evaluate(pack([TokenSequence(one.prompt, sample.token_ids)])).logprobs[0].tolist()
+        budget = budgets[0] + one.seed % 4
+        if sample.observed:
+            assert sample.observed == ((budget, budget + 4),) and mark not in tokenizer.decode(
+                sample.token_ids[:budget]
+            )
+            assert tokenizer.decode(sample.token_ids[budget : budget + 4]) == forced.text
+            expected[budget : budget + 4] = [0.0] * 4
+        else:
+            assert len(sample.token_ids) <= budget or mark in tokenizer.decode(sample.token_ids[:budget])
+        assert sample.logprobs == pytest.approx(expected, abs=EXACT)
+    assert sum(len(sample.observed) for sample in drawn) > 6
 
 
 def test_a_partial_sync_is_refused(pair):
@@ -477,6 +501,19 @@ def test_kept_distributions_are_the_trainers(pair):
         assert torch.allclose(rows.exp(), expected.exp(), atol=EXACT)
 
 
+def test_likeliest_tokens_are_those_of_the_whole_distributions_whatever_the_vocabulary(pair, monkeypatch):
+    settings = replace(SETTINGS, temperature=0.8, keeps_distributions=True)
+    whole = flat(sample_numbered(pair.sampler, PROMPTS, 3, settings, seed=12))
+    monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
+    some = flat(sample_numbered(pair.sampler, PROMPTS, 3, replace(settings, likeliest=7), seed=12))
+    for (_, one), (_, other) in zip(whole, some, strict=True):
+        assert one.token_ids == other.token_ids
+        # The ids as they are: two tokens of equal probability may change places.
+        values, ids = other.distributions.chunk(2, dim=-1)
+        assert torch.allclose(values, likeliest_tokens(one.distributions, 7)[:, :7], atol=1e-6)
+        assert torch.allclose(one.distributions.gather(-1, ids.long()), values, atol=1e-6)
+
+
 def test_distributions_over_a_large_vocabulary_are_refused(pair, monkeypatch):
     monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
     with pytest.raises(UserError, match=r"258 tokens, more than the 257 .*set sampler.kind torch"):
@@ -523,6 +560,8 @@ def test_a_closed_decoding_leaves_the_engine_empty(pair):
     decoding.admit({number: Trajectory(PROMPTS[0], number) for number in range(40)})
     decoding.step()
     assert decoding.load.running == 32 and decoding.load.waiting == 8 and decoding.load.kv_tokens == 32 * 4
+    cache = pair.sampler._llm.llm_engine.vllm_config.cache_config
+    assert decoding.load.kv_capacity == cache.num_gpu_blocks * cache.block_size > 32 * 4
     with pytest.raises(RuntimeError, match="in flight"):
         pair.sampler.open(SETTINGS)
     decoding.close()

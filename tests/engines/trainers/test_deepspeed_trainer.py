@@ -19,6 +19,7 @@ from stages.foundations.errors import UserError
 from tests.engines.deepspeed_ranks import (
     MAX_NORM,
     UPDATES,
+    critic_lesson,
     deepspeed_params,
     deepspeed_trainer,
     is_same,
@@ -128,6 +129,19 @@ def test_two_ranks_learn_lora(two_ranks, policy, zero_stage):
         assert entry["resumes_exactly"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_two_ranks_teach_a_critic(two_ranks, policy, zero_stage):
+    lesson = critic_lesson(policy, TORCH_TRAINER)
+    alone = TorchTrainer(TORCH_TRAINER, ADAMW, MAX_NORM, lesson.model())
+    expected = [alone.update(lesson.micro_batches, lesson.loss, 1.0) for _ in range(UPDATES)]
+    for report in two_ranks[0]:
+        entry = report[str(zero_stage)]["critic"]
+        assert entry["losses"] == pytest.approx([update.loss for update in expected], abs=2e-6)
+        assert entry["norms"] == pytest.approx([update.gradient_norm for update in expected], rel=1e-5)
+        assert entry["resumes_exactly"]
+
+
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 def test_statistics_that_a_model_keeps_are_part_of_it(zero_stage, tmp_path):
     lesson = LESSONS["denoising"]
@@ -156,6 +170,23 @@ def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
     trainer.close()
     assert not torch.distributed.is_initialized()
     assert torch.nn.functional.linear is LINEAR  # otherwise all later models of this process would round differently
+
+
+@pytest.mark.parametrize(("zero_stage", "dtype"), [(0, "float32"), (1, "mixed"), (3, "float32")])
+def test_after_a_reset_of_the_optimizer_the_next_update_is_that_of_a_new_trainer(policy, tmp_path, zero_stage, dtype):
+    trainer = deepspeed_trainer(zero_stage, policy, dtype)
+    trainer.reset_optimizer()  # there is no state yet
+    for step in range(2):
+        trainer.update(micro_batches(step), weighted_loss, 1.0)
+    trainer.save_model(tmp_path)
+    trainer.reset_optimizer()
+    trainer.update(micro_batches(2), weighted_loss, 1.0)
+    own = snapshot(trainer)
+    trainer.close()
+    new = deepspeed_trainer(zero_stage, tmp_path, dtype)
+    new.update(micro_batches(2), weighted_loss, 1.0)
+    assert is_same(own, snapshot(new))
+    new.close()
 
 
 @pytest.mark.parametrize("loaded", ["all of it", "none of it", "a part that failed"])

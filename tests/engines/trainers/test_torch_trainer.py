@@ -63,6 +63,18 @@ def broken_off_and_resumed(make, step, folder):
 
 
 @BOTH
+def test_after_a_reset_of_the_optimizer_the_next_update_is_that_of_a_new_trainer(policy, optimizer, tmp_path):
+    trainer = make(policy, optimizer)
+    trainer.update(BATCHES, likelihood, 1.0)
+    trainer.save_model(tmp_path)
+    trainer.reset_optimizer()
+    trainer.update(BATCHES, likelihood, 1.0)
+    new = make(tmp_path, optimizer)
+    new.update(BATCHES, likelihood, 1.0)
+    assert_same(weights_of(trainer), weights_of(new))
+
+
+@BOTH
 def test_updates_lower_the_loss_and_report_sums(policy, optimizer):
     trainer = make(policy, optimizer)
     updates = [trainer.update(BATCHES, likelihood, 1.0) for _ in range(5)]

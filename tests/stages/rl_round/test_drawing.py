@@ -20,22 +20,27 @@ from stages.foundations.tables import ROLLOUT, read_table
 from stages.rl_round.drawing import (
     DrawState,
     PassCount,
-    ProblemDraw,
     count_passes,
     delete_pass_counts,
     draw_batch,
     draw_groups,
     draw_size,
     make_group,
-    problems_in_order,
     sampling_settings,
     score_samples,
     select_by_pass_rate,
     selection_metrics,
-    slice_problems,
     trajectories_of,
 )
-from stages.rl_round.methods import DynamicSampling, NoDynamicSampling, PassRateSelection, ProblemSlice
+from stages.rl_round.methods import (
+    AllPrompts,
+    DynamicSampling,
+    NoDynamicSampling,
+    NoPositiveResampling,
+    PassRateSelection,
+    ProblemSlice,
+)
+from stages.rl_round.problem_order import ProblemCursor, ProblemDraw, problems_at, slice_problems
 from stages.rl_round.records import Group, Problem, pack_groups, unpack_groups
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.rounds import group, rollout, settings
@@ -70,8 +75,8 @@ def scripted(*draws):
     """Returns a draw function that returns the given groups, and the list of its requests."""
     asked = []
 
-    def draw(first, count):
-        asked.append((first, count))
+    def draw(count):
+        asked.append(count)
         return list(draws[len(asked) - 1])
 
     return draw, asked
@@ -85,15 +90,14 @@ def test_draws_go_on_until_the_batch_is_full_and_surplus_waits():
     assert [g.problem_id for g in batch.groups] == ["a", "d", "e"]
     assert [g.problem_id for g in state.carried] == ["f"]
     assert [g.problem_id for g in batch.left_out] == ["b", "c"]
-    assert asked == [(0, 3), (3, 6)]  # two are missing and one of three had signal: 2 / (1/3)
-    assert state.cursor == 9 and state.signal_fraction == pytest.approx(4 / 6)
+    assert asked == [3, 6]  # two are missing and one of three had signal: 2 / (1/3)
+    assert state.signal_fraction == pytest.approx(4 / 6)
 
 
 def test_without_dynamic_sampling_every_group_is_trained_on_and_the_share_with_signal_is_told_all_the_same():
     draw, _ = scripted([group("cw", "a"), group("cc", "b"), group("ww", "c"), group("ww", "d")])
-    state = DrawState()
-    batch = draw_batch(NoDynamicSampling(kind="none"), 4, 0, state, draw)
-    assert [g.problem_id for g in batch.groups] == ["a", "b", "c", "d"] and state.cursor == 4
+    batch = draw_batch(NoDynamicSampling(kind="none"), 4, 0, DrawState(), draw)
+    assert [g.problem_id for g in batch.groups] == ["a", "b", "c", "d"]
     assert batch.signal_fraction == 0.25 and not batch.left_out
 
 
@@ -103,7 +107,7 @@ def test_surplus_is_used_first_and_left_out_when_stale():
     batch = draw_batch(SAMPLING, 2, 5, state, draw)
     assert [g.problem_id for g in batch.groups] == ["young", "new"]
     assert (batch.too_stale, [g.problem_id for g in batch.left_out]) == (1, ["old"])
-    assert asked == [(0, 1)]
+    assert asked == [1]
 
 
 def test_a_batch_filled_by_surplus_draws_nothing():
@@ -131,13 +135,39 @@ def test_slices_are_disjoint_and_cover_all():
 
 def test_every_problem_is_drawn_once_before_any_is_drawn_again_and_the_second_draw_is_told():
     problems = [Problem(str(i), [1], "1") for i in range(5)]
-    draws = problems_in_order(problems, 0, 12, 0, "rl_1")
+    draws = problems_at(problems, range(12), 0, "rl_1")
     for number in (0, 1):
         part = draws[5 * number : 5 * number + 5]
         assert sorted(one.problem.problem_id for one in part) == ["0", "1", "2", "3", "4"]
         assert {one.number for one in part} == {number}
-    assert draws[3:8] == problems_in_order(problems, 3, 5, 0, "rl_1")
+    assert draws[3:8] == problems_at(problems, range(3, 8), 0, "rl_1")
     assert [one.number for one in draws[10:]] == [2, 2]
+
+
+def names_drawn(cursor, count, problems):
+    draws = problems_at(problems, cursor.advance(count, problems, 0, "rl_1"), 0, "rl_1")
+    return [(one.problem.problem_id, one.number) for one in draws]
+
+
+def test_a_solved_problem_does_not_come_again_and_the_others_keep_their_order():
+    problems = [Problem(name, [1], "1") for name in "abcd"]
+    selection = NoPositiveResampling(kind="no_positive_resampling", pass_rate=0.75)
+    cursor, plain = ProblemCursor(), ProblemCursor()
+    order = names_drawn(plain, 20, problems)
+    assert names_drawn(cursor, 4, problems) == order[:4]
+    # b: 3 of 4 decided are right; a: 5 of 8; c: undecided only; d: 2 of 3 until its second draw.
+    cursor.count([group("cccwt", "b"), group("cccww", "a"), group("tt", "c"), group("ccw", "d")], selection)
+    cursor.count([group("ccw", "a")], selection)
+    assert cursor.solved == {"b": 0.75} and cursor.passes == {"a": [5, 8], "c": [0, 0], "d": [2, 3]}
+    assert names_drawn(cursor, 3, problems) == [one for one in order[4:8] if one[0] != "b"]
+    cursor.count([group("c", "d"), group("wwww", "b")], selection)  # what is solved stays solved
+    assert cursor.solved == {"b": 0.75, "d": 0.75}
+    assert names_drawn(cursor, 2, problems) == [one for one in order[8:12] if one[0] not in "bd"]
+    cursor.count([group("c" * 99, name) for name in "ac"], selection)
+    place = cursor.place
+    assert len(cursor.solved) == 4 and names_drawn(cursor, 4, problems) == order[place : place + 4]
+    plain.count([group("cccc", "b")], AllPrompts(kind="all"))
+    assert not plain.solved and not plain.passes
 
 
 def test_a_group_of_several_versions_is_as_stale_as_its_oldest_sample():

@@ -26,13 +26,14 @@ from stages.foundations.params import PlainPrompt
 from stages.foundations.tables import RESPONSE, ROLLOUT, read_table, write_table
 from stages.observe.tracking import Run
 from stages.respond.run import response_metrics
-from stages.rl_round.drawing import CustomRewards, abort_on_verifier_failures, make_rollout, score_samples
+from stages.rl_round.drawing import abort_on_verifier_failures, make_rollout, score_samples
 from stages.rl_round.loop import in_process
 from stages.rl_round.losses import policy_loss
 from stages.rl_round.params import environment_contradictions
 from stages.rl_round.records import Group, Problem, Rollout, pack_groups, unpack_groups
 from stages.rl_round.samples import make_micro_batches, training_samples
 from stages.rl_round.update import outcome_returns, with_advantages, with_proximal_statistics
+from stages.rl_round.values import CustomRewards
 from tests.fakes.rounds import (
     COSINE,
     NONE,
@@ -111,6 +112,7 @@ def loss_of(groups, params, values):
     logprobs = given(samples, values["policy"]).requires_grad_()
     statistics = TokenStatistics(logprobs, given(samples, values["entropy"]), given(samples, values["squares"]))
     statistics.outside = given(samples, values["outside"]).bool()
+    statistics.pruned_mass = torch.zeros_like(statistics.entropy)
     loss, diagnostics = policy_loss(samples, params)(statistics, batch)
     (gradient,) = torch.autograd.grad(loss, logprobs)
     assert not gradient[~mask].any()
@@ -134,6 +136,9 @@ CHOICES = {
     "drop_response": {"study": {"vocabulary_pruning": {**SAFE_SET, "outside": "drop_response"}}},
     "ice_pop": {"rollout_correction": {"kind": "ice_pop", "low": 0.9, "high": 1.1}},
     "geometric": {"rollout_correction": {"kind": "geometric_mask", "low": 0.9, "high": 1.1}},
+    "neutral": {
+        "rollout_correction": {"kind": "length_neutral_mask", "token_kl": 0.01, "token_tv": 0.05, "max_score": 0.05}
+    },
     "bad": {"rollout_correction": {"kind": "bad_response_mask", "max_divergence": 0.05}},
     "sapo": {"policy_loss": {"kind": "sapo", "temperature_positive": 1.0, "temperature_negative": 1.05}},
     "cispo": {"policy_loss": {"kind": "cispo", "clip_low": 0.1, "clip_high": 0.2}, "advantage": {"kind": "reward"}},

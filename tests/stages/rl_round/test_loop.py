@@ -21,6 +21,7 @@ from stages.rl_round.loop.round_log import SignalWatch
 from stages.rl_round.loop.training_step import learning_rate_scale
 from stages.rl_round.loop.weight_sync import RoundState, WeightSync, WeightSyncCheck, load_state, save_state
 from stages.rl_round.params import WeightSyncCheckParams
+from stages.rl_round.problem_order import ProblemCursor
 from stages.rl_round.records import Group, Rollout
 from tests.fakes.rounds import group, settings
 from tests.fakes.taught_policy import PARAMS
@@ -120,13 +121,13 @@ def test_surplus_groups_come_back_with_their_versions_and_distributions(both_sid
     full = FullSample([1, 2, 0], [-0.1, -1 / 3, -2e-9], StopReason.END_OF_SEQUENCE, 2, distributions=rows)
     plain = Sample([4], [-0.5], StopReason.MAX_TOKENS, 1)
     groups = [Group("a", [3], (right(plain),)), Group("b", [5], (right(plain), right(full)))]
-    context = SimpleNamespace(trainer=trainer)
+    context = SimpleNamespace(trainer=trainer, reference=None, critic=None)
     source, weights = SampledBatches(context, None), WeightSync()
-    source.state = DrawState(8, 0.5, groups)
+    source.state = DrawState(ProblemCursor(8, {"a": [1, 2]}, {"b": 1.0}), 0.5, groups)
     state = RoundState(2, 2, [{"step": 1.0}])
-    save_state(Checkpoints(tmp_path), state, trainer, source, weights, None)
+    save_state(Checkpoints(tmp_path), state, context, source, weights, None)
     again = SampledBatches(context, None)
-    assert load_state(Checkpoints(tmp_path), trainer, again, weights) == state
+    assert load_state(Checkpoints(tmp_path), context, again, weights) == state
     assert again.state == source.state
     assert type(again.state.carried[0].rollouts[0].sample) is Sample
     assert torch.equal(again.state.carried[1].rollouts[1].sample.distributions, rows)
@@ -164,13 +165,14 @@ def test_it_is_told_again_when_the_steps_have_doubled_and_forgotten_with_the_fir
 def test_a_damaged_checkpoint_is_gone_before_one_of_an_earlier_step_is_written(both_sides, tmp_path):
     """The checkpoint with the highest number counts as the last one written."""
     trainer, _ = both_sides
+    context = SimpleNamespace(trainer=trainer, reference=None, critic=None)
     checkpoints, source, weights = Checkpoints(tmp_path), BatchSource(), WeightSync()
-    save_state(checkpoints, RoundState(4, 4, [{"step": 4}]), trainer, source, weights, None)
+    save_state(checkpoints, RoundState(4, 4, [{"step": 4}]), context, source, weights, None)
     (checkpoints.folder(4) / "round.json").write_text("{}")
-    assert load_state(checkpoints, trainer, source, weights) == RoundState()
+    assert load_state(checkpoints, context, source, weights) == RoundState()
     state = RoundState(2, 2, [{"step": 2}])
-    save_state(checkpoints, state, trainer, source, weights, None)
-    assert load_state(checkpoints, trainer, source, weights) == state
+    save_state(checkpoints, state, context, source, weights, None)
+    assert load_state(checkpoints, context, source, weights) == state
 
 
 @pytest.mark.parametrize(

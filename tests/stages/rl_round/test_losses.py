@@ -8,15 +8,15 @@ import torch
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.policy_losses import error_bounds
-from stages.algorithms.token_statistics import pruned_logprobs
+from stages.algorithms.token_statistics import likeliest_tokens, pruned_logprobs
 from stages.engines.policies.language_model import ReferencePolicy, language_model
-from stages.engines.samplers.protocol import FullSample
+from stages.engines.samplers.protocol import FullSample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.rl_round.losses import logprob_gap, policy_loss, rates_by_staleness, shares_by_staleness
+from stages.rl_round.losses import _reference_kl, logprob_gap, policy_loss, rates_by_staleness, shares_by_staleness
 from stages.rl_round.records import Group
 from stages.rl_round.update import summarise, update_policy
-from tests.fakes.rounds import ASYNCHRONOUS, EXACT, NONE, OTB, SAFE_SET, TRM, WEIGHTS, rollout, settings
+from tests.fakes.rounds import ASYNCHRONOUS, CLIP_COV, EXACT, NONE, OTB, SAFE_SET, TRM, WEIGHTS, rollout, settings
 from tests.fakes.step_plans import micro_batches, places_of, prepare
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
@@ -26,6 +26,8 @@ LOSSES = {
     "clipped_surrogate": {"kind": "clipped_surrogate", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": 10.0},
     "gspo": {"kind": "gspo", "clip_low": 0.2, "clip_high": 0.28},
     "cispo": {"kind": "cispo", "clip_low": 1.0, "clip_high": 0.28},
+    "clip_cov": {**CLIP_COV, "covariance_low": 90.0, "covariance_high": 100.0},
+    "kl_cov": {"kind": "kl_cov", "fraction": 0.1, "coefficient": 1e-3},
     "dppo": {"kind": "dppo", "divergence": "kl", "limit_low": 0.05, "limit_high": 0.05, "ratio_cap": 20.0},
     "sapo": {"kind": "sapo", "temperature_positive": 1.0, "temperature_negative": 1.05},
     "reinforce": {"kind": "reinforce"},
@@ -93,7 +95,11 @@ def gradients(trainer, groups, choice):
     statistics = trainer.evaluate(batch)
     logprobs = statistics.logprobs.clone().requires_grad_()
     given = type(statistics)(logprobs, statistics.entropy, statistics.sum_squared_probs)
-    given.outside, given.divergence = statistics.outside, statistics.divergence
+    given.outside, given.divergence, given.pruned_mass = (
+        statistics.outside,
+        statistics.divergence,
+        statistics.pruned_mass,
+    )
     scalar, shown = policy_loss(trained, choice)(given, batch)
     gradient = torch.autograd.grad(scalar, logprobs)[0]
     return in_order(gradient, trained, trainer), {name: float(value) for name, value in shown.items()}
@@ -194,6 +200,21 @@ def test_the_bound_of_the_exact_trust_region_is_made_of_its_divergences(trainer)
     assert shown["trust_region/error_bound"] == pytest.approx(bound, rel=1e-4)
 
 
+def test_the_likeliest_tokens_drop_the_response_whose_listed_tokens_moved(trainer):
+    """Row 1's sampler prefers another token: its likeliest tokens show it, those of the others agree."""
+    agreeing, whole = logprobs_of(trainer), distributions_of(trainer)
+    other = whole[1].clone()
+    other[:, 50] += 3.0
+    other = other.log_softmax(-1)
+    study = {"rollout_distributions": {"kind": "likeliest", "count": 5, "max_gib": 1.0}}
+    region = {**TRM, "divergence": "likeliest", "max_threshold": 0.01, "mean_threshold": None}
+    choice = params(proximal="rollout", rollout_correction=region, study=study)
+    kept = [likeliest_tokens(rows, 5) for rows in (whole[0], other, *whole[2:])]
+    gradient, shown = gradients(trainer, with_distributions(one_group(agreeing), kept), choice)
+    assert (gradient.abs().sum(-1) > 0).tolist() == [True, False, True, True]
+    assert shown["trust_region/acceptance_rate"] == 0.75 and shown["trust_region/divergence_max"] < 1e-6
+
+
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_importance_weights_multiply_the_gradient_up_to_their_cap(trainer, level):
     choice = params(rollout_correction={**WEIGHTS, "level": level})
@@ -225,11 +246,158 @@ def test_ice_pop_weighs_tokens_and_leaves_out_those_beyond_its_bounds(trainer):
     assert update(trainer, one_group(rows), params(rollout_correction=ICE_POP))["importance/left_out_fraction"] == 0.2
 
 
+def two_groups():
+    """Returns two prompts with four and two responses, which all have other lengths and log-probs."""
+    tokens = [[15, 16, 17, 18], [19]]
+    rollouts = (rollout(tokens[0], Verdict.CORRECT, 1.0), rollout(tokens[1], Verdict.WRONG, -1.0))
+    return [*one_group(), Group("b", [11, 12], rollouts)]
+
+
+def per_token(trainer, choice, tokens=512):
+    """Returns the gradient of an update's loss for each token's log-prob, in the order of the samples."""
+    trained, _ = prepare(two_groups(), choice, trainer)
+    whole = torch.zeros_like(trained.response_mask)
+    for places, batch in zip(
+        places_of(trained, trainer, tokens), micro_batches(trained, choice, trainer, tokens), strict=True
+    ):
+        statistics = trainer.evaluate(batch)
+        logprobs = statistics.logprobs.clone().requires_grad_()
+        given = type(statistics)(logprobs, statistics.entropy, statistics.sum_squared_probs)
+        given.outside = statistics.outside
+        scalar, _ = policy_loss(trained, choice)(given, batch)
+        whole[places, : logprobs.shape[1]] = torch.autograd.grad(scalar, logprobs)[0]
+    return whole, trained
+
+
+@pytest.mark.parametrize("tokens", [512, 8])
+def test_only_the_tokens_of_highest_entropy_give_gradient(trainer, tokens):
+    """Of all tokens of the update: no micro-batch has a fraction of its own, and the divisor stays."""
+    plain, _ = per_token(trainer, params())
+    found, trained = per_token(trainer, params(top_entropy_fraction=0.4), tokens)
+    mask = trained.response_mask.bool()
+    # The entropies once more, one response after the other.
+    entropy = torch.zeros_like(plain)
+    for row, (prompt, one) in enumerate(zip(trained.prompts, trained.rollouts, strict=True)):
+        ids = torch.tensor([[*prompt, *one.sample.token_ids]])
+        with torch.no_grad():
+            logprobs = trainer.model.module(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        entropy[row, : len(logprobs)] = -(logprobs.exp() * logprobs).sum(-1)
+    border = entropy[mask].sort(descending=True).values[int(0.4 * mask.sum()) - 1]
+    expected = torch.where(mask & (entropy >= border - 1e-6), plain, 0.0)
+    assert int((expected != 0).sum()) == int(0.4 * mask.sum()) == 6
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [512, 8])
+def test_clip_cov_takes_the_gradient_of_tokens_between_its_bounds(trainer, tokens):
+    """With room for all of them; and with room for one, a seed decides, whatever the micro-batches are."""
+    choice = params(policy_loss={**CLIP_COV, "fraction": 0.9, "covariance_low": 0.1, "covariance_high": 9.0})
+    plain, trained = per_token(trainer, params())
+    found, _ = per_token(trainer, choice, tokens)
+    mask = trained.response_mask.bool()
+    logprobs, advantages = trained.proximal_logprobs[mask], trained.advantages[mask]
+    product = (logprobs - logprobs.mean()) * (advantages - advantages.mean())
+    is_between = (product > 0.1) & (product < 9.0)
+    assert 0 < is_between.sum() < len(product)
+    torch.testing.assert_close(found[mask], torch.where(is_between, 0.0, plain[mask]), rtol=1e-4, atol=1e-6)
+    one = choice.model_copy(update={"policy_loss": choice.policy_loss.model_copy(update={"fraction": 0.01})})
+    first, _ = per_token(trainer, one, tokens)
+    assert int(((first == 0) & (plain != 0)).sum()) == 1
+    assert torch.equal((first == 0), (per_token(trainer, one, 512 + 8 - tokens)[0] == 0))
+
+
+def test_the_mean_over_prompts_divides_by_the_tokens_of_a_prompt(trainer):
+    plain, trained = per_token(trainer, params(aggregation="token_mean"))
+    found, _ = per_token(trainer, params(aggregation="prompt_mean"), 8)
+    # 15 tokens: 10 of the first prompt, 5 of the second.
+    factors = torch.tensor([15 / 10 / 2 if group == 0 else 15 / 5 / 2 for group in trained.group_ids])
+    torch.testing.assert_close(found, plain * factors[:, None], rtol=1e-4, atol=1e-6)
+    choice = params(aggregation="prompt_mean")
+    tokens = update(trainer, two_groups(), choice)
+    assert tokens["variance_proxy/power"] > 0
+
+
+def test_normalised_weights_scale_every_token_alike(trainer):
+    agreeing = logprobs_of(trainer)
+    rows = shifted(shifted(agreeing, 0, -0.5), 1, -2.0)
+    plain, _ = gradients(trainer, one_group(rows), params(rollout_correction=WEIGHTS))
+    scaled, shown = gradients(
+        trainer, one_group(rows), params(rollout_correction={**WEIGHTS, "batch_normalized": True})
+    )
+    mean = (8 + math.exp(0.5) + 2.0) / 10
+    assert torch.allclose(scaled, plain / mean, rtol=1e-4)
+    assert shown["sum/weights"] == pytest.approx(10.0, rel=1e-5) and shown["sum/capped_tokens"] == 1
+
+
+def cut_group():
+    """Returns the group with its last response, two of ten tokens, truncated."""
+    (whole,) = one_group()
+    last = whole.rollouts[3]
+    cut = replace(last, sample=replace(last.sample, stop_reason=StopReason.MAX_TOKENS))
+    return [replace(whole, rollouts=(*whole.rollouts[:3], cut))]
+
+
+def test_the_entropy_bonus_adds_its_gradient_where_tokens_give_one(trainer):
+    choice = params(overlong_filtering=True)
+    trained, _ = prepare(cut_group(), choice, trainer)
+    (batch,) = micro_batches(trained, choice, trainer)
+    scalars = []
+    for coefficient in (0.0, 0.3):
+        statistics = trainer.evaluate(batch)
+        entropy = statistics.entropy.clone().requires_grad_()
+        given = type(statistics)(statistics.logprobs, entropy, statistics.sum_squared_probs)
+        given.outside = statistics.outside
+        scalar, _ = policy_loss(trained, choice, coefficient)(given, batch)
+        scalars.append(float(scalar.detach()))
+    kept = batch.fields["loss_mask"]
+    assert kept.sum() == 8 and batch.response_mask.sum() == 10
+    torch.testing.assert_close(torch.autograd.grad(scalar, entropy)[0], -0.3 * kept / 10)
+    assert scalars[1] - scalars[0] == pytest.approx(-0.03 * float((statistics.entropy * kept).sum()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "expected"),
+    [
+        ({"top_entropy_fraction": 0.5}, "is_uncertain", 4),
+        ({"policy_loss": {"kind": "kl_cov", "fraction": 0.5, "coefficient": 1.0}}, "is_covariant", 4),
+        ({"aggregation": "prompt_mean"}, "prompt_tokens", 40),
+    ],
+)
+def test_tokens_that_were_filtered_out_are_not_compared(trainer, change, name, expected):
+    """Half of the 8 tokens of the other responses; a prompt's tokens are all 10, for each of its 4 responses."""
+    trained, _ = prepare(cut_group(), params(overlong_filtering=True, **change), trainer)
+    found = getattr(trained, name)
+    assert found.sum() == expected
+    assert name == "prompt_tokens" or not found[3].any()
+
+
+def test_weighted_k3_is_unbiased_in_value_and_gradient_off_policy():
+    """Enumerated: of a third policy's tokens, the expectation is the KL with its gradient; that of plain k3 is not."""
+    rng = torch.Generator().manual_seed(0)
+    logits, reference, proximal = (torch.randn(1, 6, generator=rng, dtype=torch.float64) for _ in range(3))
+    logits.requires_grad_()
+    policy, reference, proximal = (part.log_softmax(-1) for part in (logits, reference, proximal))
+    exact = (policy.exp() * (policy - reference)).sum()
+    (slope,) = torch.autograd.grad(exact, logits, retain_graph=True)
+    found = {}
+    for kind in ("k3", "weighted_k3"):
+        choice = params(reference_kl={"kind": kind, "coefficient": 1.0}).reference_kl
+        terms, shown = _reference_kl(choice, policy, reference, proximal, torch.ones(1, 6))
+        expectation = (proximal.exp() * terms).sum()
+        found[kind] = float(expectation.detach()), torch.autograd.grad(expectation, logits, retain_graph=True)[0]
+        assert not shown.requires_grad
+    assert found["weighted_k3"][0] == pytest.approx(float(exact.detach()), rel=1e-9)
+    torch.testing.assert_close(found["weighted_k3"][1], slope, rtol=1e-9, atol=1e-12)
+    assert abs(found["k3"][0] - float(exact.detach())) > 0.1 and (found["k3"][1] - slope).abs().max() > 0.1
+
+
 @pytest.mark.parametrize(
     ("correction", "by"),
     [
         ({"kind": "geometric_mask", "low": 0.9, "high": 1.1}, -0.4),
         ({"kind": "bad_response_mask", "max_divergence": 0.1}, 0.4),
+        ({"kind": "length_neutral_mask", "token_kl": None, "token_tv": None, "max_score": 0.1}, -0.4),
+        ({"kind": "length_neutral_mask", "token_kl": 0.01, "token_tv": 0.05, "max_score": 0.1}, -0.4),
     ],
 )
 def test_a_mask_drops_a_response_and_up_weights_none(trainer, correction, by):
@@ -238,7 +406,7 @@ def test_a_mask_drops_a_response_and_up_weights_none(trainer, correction, by):
     plain, _ = gradients(trainer, one_group(agreeing), params())
     rows = shifted(shifted(agreeing, 0, by), 1, by)
     masked, shown = gradients(trainer, one_group(rows), params(rollout_correction=correction))
-    dropped = [0, 1] if correction["kind"] == "geometric_mask" else [1]
+    dropped = [1] if correction["kind"] == "bad_response_mask" else [0, 1]
     kept = [row for row in range(4) if row not in dropped]
     assert torch.allclose(masked[kept], plain[kept]) and not masked[dropped].any()
     assert shown["mask/correction_fraction"] == shown["mask/fraction_dropped"] == len(dropped) / 4
@@ -297,6 +465,16 @@ def pruning_choice(trainer, outside):
     raise AssertionError("no threshold separates the responses")
 
 
+def pruned_masses(trainer, choice):
+    """Returns the mass of the tokens outside the safe set at each response token, with all logits at once."""
+    masses = []
+    for rows, tokens in zip(distributions_of(trainer), TOKENS, strict=True):
+        is_out = rows < rows.amax(-1, keepdim=True) + choice.log_threshold
+        is_out[range(len(tokens)), tokens] = False
+        masses.append((rows.exp() * is_out).sum(-1).tolist())
+    return masses
+
+
 @pytest.mark.parametrize("outside", ["drop_token", "drop_response"])
 def test_the_trainer_renormalises_and_handles_tokens_outside_by_rule(trainer, outside):
     choice, expected, is_outside = pruning_choice(trainer, outside)
@@ -309,6 +487,11 @@ def test_the_trainer_renormalises_and_handles_tokens_outside_by_rule(trainer, ou
     assert torch.equal(gradient == 0, dropped | ~is_token)
     assert shown["pruning/outside_fraction"] == pytest.approx(is_outside.sum().item() / 10)
     assert shown["mask/outside_token_fraction"] == pytest.approx((dropped & is_token).sum().item() / 10)
+    mass = pruned_masses(trainer, choice)
+    assert shown["pruning/bias_bound"] == pytest.approx(sum(map(sum, mass)) / 4, rel=1e-4)
+    assert shown["pruning/kept_mass_mean"] == pytest.approx(1 - sum(map(sum, mass)) / 10, rel=1e-6)
+    told = update(trainer, one_group(found), choice)
+    assert told["pruning/kept_mass_min"] == pytest.approx(1 - max(map(max, mass)), rel=1e-6)
     if outside == "drop_response":
         assert shown["mask/outside_fraction"] == pytest.approx(is_outside.any(-1).sum().item() / 4)
 

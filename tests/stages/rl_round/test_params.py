@@ -15,12 +15,22 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import validate_section
 from stages.rl_round.methods import PassRateSelection
-from stages.rl_round.params import RlParams, RoundParams, loop_contradictions, sampler_contradictions
+from stages.rl_round.params import (
+    RlParams,
+    RoundParams,
+    critic_contradictions,
+    loop_contradictions,
+    sampler_contradictions,
+)
 from tests.fakes.rounds import (
     ALL_PASS_RATES,
     ASYNCHRONOUS,
+    BONUS,
+    CLIP_COV,
     COSINE,
+    CRITIC,
     EXACT,
+    GAE,
     MODEL,
     NGRAM,
     NONE,
@@ -40,6 +50,11 @@ def load(**changes):
     return validate_section({**PARAMS["rl"], **changes}, "rl", RlParams, Path("params.yaml"))
 
 
+LIKELIEST = {**TRM, "divergence": "likeliest"}
+KEPT = {"kind": "likeliest", "count": 20, "max_gib": 1.0}
+LENGTH_NEUTRAL = {"kind": "length_neutral_mask", "token_kl": 1e-4, "token_tv": None, "max_score": 0.05}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -48,13 +63,19 @@ def load(**changes):
         {"advantage": OTB},
         {"advantage": {**OTB, "is_importance_weighted": True}, "rollout_correction": WEIGHTS},
         {"advantage": {"kind": "reward"}, "group_size": 1, "dynamic_sampling": NONE},
+        {"advantage": GAE, "group_size": 1, "dynamic_sampling": NONE, "proximal": "rollout"},
+        {"advantage": {**GAE, "gae_lambda": 1.0}, "study": {"repetition_penalty": NGRAM}},
+        {"advantage": {**GAE, "discount": 0.99}, "study": {"repetition_penalty": NGRAM}},
+        {"advantage": GAE, "reference_kl": {"kind": "in_reward", "coefficient": 0.01}},
         {"policy_loss": {"kind": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}},
         {"policy_loss": {"kind": "cispo", "clip_low": 1.0, "clip_high": 2.0}},
         {"policy_loss": {"kind": "reinforce"}, "proximal": "rollout", "rollout_correction": WEIGHTS},
         {"advantage": {"kind": "pass_at_k", "k": 2}, "advantage_whitening": "tokens"},
         {"schedule": {"kind": "cosine", "final_fraction": 0.1}, "advantage": {"kind": "batch_normalized"}},
         {"rollout_correction": {"kind": "bad_response_mask", "max_divergence": 0.1}},
+        {"rollout_correction": LENGTH_NEUTRAL},
         {"rollout_correction": TRM, "proximal": "rollout"},
+        {"rollout_correction": LIKELIEST, "study": {"rollout_distributions": KEPT}},
         {"rollout_correction": {**TRM, "mean_threshold": None}},
         EXACT,
         {"verifier": MODEL},
@@ -62,6 +83,10 @@ def load(**changes):
         {**EXACT, "study": {"rollout_distributions": WHOLE, "vocabulary_pruning": SAFE_SET}},
         {"study": {"vocabulary_pruning": SAFE_SET}},
         {"reference_kl": {"kind": "k3", "coefficient": 0.01}},
+        {"reference_kl": {"kind": "weighted_k3", "coefficient": 0.01}, "aggregation": "prompt_mean"},
+        {"policy_loss": CLIP_COV, "top_entropy_fraction": 0.2, "entropy_bonus": BONUS},
+        {"policy_loss": {"kind": "kl_cov", "fraction": 0.002, "coefficient": 1.0}, "proximal": "rollout"},
+        {"rollout_correction": {**WEIGHTS, "batch_normalized": True}},
         {"reward": COSINE, "overlong": NONE, "study": {"repetition_penalty": NGRAM, "reward_discount": 0.99}},
         {"weight_sync_check": {"sequences": 2, "max_logprob_gap": None}},
     ],
@@ -89,11 +114,30 @@ def test_an_absent_study_is_off():
         ({"advantage": {**OTB, "is_importance_weighted": True}}, "or is_importance_weighted false"),
         ({"proximal": "rollout", "rollout_correction": WEIGHTS}, "would count it twice: set proximal: recompute"),
         ({"proximal": "rollout", "rollout_correction": ICE_POP}, "ice_pop would count it twice"),
+        ({"proximal": "rollout", "top_entropy_fraction": 0.2}, "recompute, or leave top_entropy_fraction out"),
+        (
+            {
+                "proximal": "rollout",
+                "policy_loss": {"kind": "reinforce"},
+                "rollout_correction": {**WEIGHTS, "batch_normalized": True},
+            },
+            "recompute, or leave batch_normalized out",
+        ),
+        ({"policy_loss": {**CLIP_COV, "covariance_low": 5.0}}, "covariance_low 5.0 must be < covariance_high 5.0"),
+        ({"top_entropy_fraction": 1.0}, "less than 1"),
         ({"advantage": {"kind": "pass_at_k", "k": 9}}, r"advantage.k 9 is more than group_size \d"),
         ({"advantage": {"kind": "mean_normalized"}}, "wrong: 0.0, unparsed: 0.0"),
         ({**EXACT, "study": {}}, "study.rollout_distributions: {kind: whole, .* or set divergence sampled"),
         ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: leave it out"),
         ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: leave it out"),
+        ({"rollout_correction": LIKELIEST, "study": {"rollout_distributions": WHOLE}}, "{kind: likeliest, count: 20"),
+        ({**EXACT, "study": {"rollout_distributions": KEPT}}, "{kind: whole"),
+        (
+            {"rollout_correction": LIKELIEST, "study": {"rollout_distributions": KEPT, "vocabulary_pruning": SAFE_SET}},
+            "set divergence exact or sampled, or leave one of the two out",
+        ),
+        ({"study": {"rollout_distributions": {**KEPT, "count": 21}}}, "less than or equal to 20"),
+        ({"rollout_correction": {**LENGTH_NEUTRAL, "token_kl": 0.0}}, "greater than 0"),
         ({"study": {"rollout_distributions": {"kind": "whole"}}}, r"max_gib: missing"),
         ({"verifier": {**MODEL, "teaching": {"kind": "prayer"}}}, "verifier.model.teaching.*made_pairs"),
         ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
@@ -107,7 +151,11 @@ def test_an_absent_study_is_off():
         ({"study": {"repetition_penalty": {**NGRAM, "n": 12}}}, "n 12 must be less than max_response_tokens 12"),
         ({"reward": COSINE}, "set overlong.kind none, or reward.kind by_verdict"),
         ({"policy_loss": {"kind": "gspo", "clip_low": 0.4, "clip_high": 0.3}}, "clip_low 0.4 must be <= clip_high 0.3"),
-        ({"advantage": {"kind": "gae"}}, "optimal_token_baseline"),
+        ({"advantage": {"kind": "critic"}}, "optimal_token_baseline"),
+        ({"advantage": {**GAE, "gae_lambda": 0.9}, "study": {"repetition_penalty": NGRAM}}, "or gae_lambda 1.0"),
+        ({"advantage": GAE, "study": {"reward_discount": 0.9}}, "leave it out and set advantage.discount"),
+        ({"reference_kl": {"kind": "in_reward", "coefficient": 0.01}}, "kind k2, or advantage.kind gae"),
+        ({"advantage": {**GAE, "critic": {**CRITIC, "value_clip": 0}}}, "value_clip.*greater than 0"),
     ],
 )
 def test_contradictions_are_refused_with_what_to_change(changes, told):
@@ -127,6 +175,13 @@ def test_a_round_draws_from_train_or_web_problems():
         assert RoundParams.model_validate({**params, "problems": table}).problems == table
     with pytest.raises(UserError, match="web/solutions"):
         validate_section({**params, "problems": "problems/x"}, "rl_rounds.rl_1", RoundParams, Path("params.yaml"))
+
+
+def test_a_critic_leaves_steps_to_the_policy():
+    rl = load(advantage={**GAE, "critic": {**CRITIC, "warmup_steps": 5}})
+    (told,) = critic_contradictions(rl, 5)
+    assert told.startswith("rl.advantage.critic.warmup_steps 5 leaves the policy none of the 5 steps: lower it")
+    assert not list(critic_contradictions(rl, 6)) and not list(critic_contradictions(load(), 1))
 
 
 def test_a_round_may_have_a_reward_of_its_own():
@@ -259,7 +314,9 @@ def test_processes_that_do_not_fit_are_told_before_a_stage_starts(recipe, sectio
         check_values({**recipe, section: {**recipe[section], **changes}}, "x")
 
 
-@pytest.mark.parametrize("name", ["advantage", "policy_loss", "rollout_correction", "schedule", "reference_kl"])
+@pytest.mark.parametrize(
+    "name", ["reward", "advantage", "policy_loss", "rollout_correction", "schedule", "reference_kl"]
+)
 def test_the_docs_name_every_kind(name):
     page = (Path(__file__).resolve().parents[3] / "docs/reference/recipes.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]

@@ -133,10 +133,10 @@ class LateBatches(SampledBatches):
         batch = super()._draw()
         fresh = [self._short(group) for group in batch.groups]
         waiting = [*fresh, *self.late]
-        random.Random(self.state.cursor).shuffle(waiting)
+        random.Random(self.state.cursor.place).shuffle(waiting)
         taken, LateBatches.late = waiting[:3], waiting[3:]
         drawn, left_out = ([self._short(group) for group in part] for part in (batch.drawn, batch.left_out))
-        return replace(batch, groups=taken, drawn=drawn, left_out=left_out, newest_version=self.state.cursor % 3)
+        return replace(batch, groups=taken, drawn=drawn, left_out=left_out, newest_version=self.state.cursor.place % 3)
 
     def _short(self, group):
         return replace(group, rollouts=group.rollouts[: 8 - (group.draw + int(group.problem_id[1:])) % 2])

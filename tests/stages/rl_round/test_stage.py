@@ -26,6 +26,7 @@ from tests.fakes.rounds import (
     EXACT_UNDER_MISMATCH,
     JUDGED,
     NONE,
+    PPO,
     REPLAYED,
     STALE,
     STOPPED,
@@ -198,6 +199,7 @@ def test_a_small_round_follows_its_settings(taught, tmp_path):
 
 DIAGNOSTICS = {
     "advantage/variance",
+    "clip_fraction/covariance",
     "clip_fraction/high",
     "clip_fraction/low",
     "entropy/mean",
@@ -207,6 +209,7 @@ DIAGNOSTICS = {
     "logprob_gap/k3",
     "logprob_gap/mean",
     "logprob_gap/token_max",
+    "mask/entropy_token_fraction",
     "mask/fraction_dropped",
     "mask/outside_fraction",
     "mask/outside_token_fraction",
@@ -226,6 +229,16 @@ def check_everything(rows, metrics):
     names = {name for row in rows for name in row}
     assert names >= DIAGNOSTICS and not any(name.startswith("sum/") for name in names)
     assert metrics["selection/problems"] == metrics["selection/kept"] == 6
+    assert sum(row.get("clip_fraction/covariance", 0.0) for row in rows) > 0
+    # Skywork-OR1's controller, on the entropies that the curve has: first above the target, then below.
+    coefficient, applied = 0.001, 0.001
+    for row in rows:
+        assert (row["entropy/coefficient"], row["entropy/coefficient_applied"]) == (coefficient, applied)
+        is_low = row["entropy/mean"] < 0.1
+        coefficient = min(max(coefficient + (0.0007 if is_low else -0.0007), 0.0), 0.002)
+        applied = coefficient if is_low else 0.0
+    assert {row["entropy/coefficient_applied"] > 0 for row in rows} == {True, False}
+    assert all(row["mask/entropy_token_fraction"] == pytest.approx(0.3, abs=0.02) for row in rows)
 
 
 def check_exact(rows, metrics):
@@ -240,6 +253,7 @@ def check_stale(rows, metrics):
     assert rows[0]["logprob_gap/token_max"] < 1e-4 < rows[4]["logprob_gap/token_max"]  # two versions old
     assert min(row["trust_region/acceptance_rate"] for row in rows) < 1
     assert max(row["mask/trust_region_max_fraction"] for row in rows) > 0
+    assert all(1 < row["turns/mean"] < 2 and row["tokens/observed"] > 0 for row in rows)
 
 
 def check_judged(rows, metrics):
@@ -253,6 +267,7 @@ def check_judged(rows, metrics):
 
 def check_stopped(rows, metrics):
     r"""Most responses are `\boxed{2}`, nine bytes. No end token follows, and they do not count as truncated."""
+    assert sum(row["groups/drawn"] for row in rows) > 12, "the last of six problems are drawn again and again"
     assert all(row["length/truncated_fraction"] < 0.3 for row in rows)
     assert all(row["length/response_tokens_mean"] < 10 for row in rows)
 
@@ -263,6 +278,15 @@ def check_adapted(rows, metrics):
     first, last = (sum(row["accuracy/mean"] for row in part) / 3 for part in (rows[:3], rows[-3:]))
     assert last > first + 0.1
     assert metrics["sync/logprob_gap_max"] < 1e-4
+
+
+def check_ppo(rows, metrics):
+    """In the first step only the critic learns: it explains nothing before and something after it."""
+    assert "loss/policy" not in rows[0] and all("loss/policy" in row for row in rows[1:])
+    assert rows[0]["critic/value_mean"] == 0 and abs(rows[0]["critic/explained_variance"]) < 1e-9
+    assert rows[1]["critic/value_mean"] != 0 and all(row["critic/loss"] > 0 for row in rows)
+    assert metrics["progress/steps_without_update"] == 1 and metrics["critic/loss_mean"] > 0
+    assert metrics["critic/explained_variance_last"] == pytest.approx(rows[-1]["critic/explained_variance"])
 
 
 needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
@@ -276,9 +300,10 @@ needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason
         (STALE, check_stale),
         (JUDGED, check_judged),
         (STOPPED, check_stopped),
+        (PPO, check_ppo),
         pytest.param(ADAPTED, check_adapted, marks=needs_peft),
     ],
-    ids=["everything", "exact", "stale", "judged", "stopped", "adapter"],
+    ids=["everything", "exact", "stale", "judged", "stopped", "ppo", "adapter"],
 )
 def test_a_round_tells_its_diagnostics_goes_on_from_its_checkpoint_and_replays(
     choice, check, taught, tmp_path, monkeypatch

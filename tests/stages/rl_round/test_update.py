@@ -24,7 +24,7 @@ from stages.rl_round.update import (
     with_proximal_statistics,
 )
 from tests.fakes.host_waits import HostWaits
-from tests.fakes.rounds import OTB, rollout, settings
+from tests.fakes.rounds import GAE, OTB, rollout, settings
 from tests.fakes.step_plans import micro_batches, plan_of
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
@@ -221,6 +221,35 @@ def test_the_penalty_is_a_stream_of_its_own_with_its_own_discount():
     assert found == [pytest.approx([0.9625, 0.925, 0.85, 0.9]), pytest.approx([-1.0, -1.0])]
     both = advantages(rollouts, advantage=CENTRED, study={"repetition_penalty": penalty, "reward_discount": 0.5})
     assert both[0] == pytest.approx([0.125 - 0.0375, 0.25 - 0.075, 0.5 - 0.15, 1 - 0.1])
+
+
+def over_values(tokens, value, reward, **changes):
+    """Returns samples of one response with generalised advantages over values that are all `value`."""
+    choice = settings(**changes)
+    samples = training_samples([Group("a", [1], (scored(tokens, reward),))], choice, 0)
+    values, reference = 0 * samples.rollout_logprobs + value, samples.rollout_logprobs - 0.5
+    return with_advantages(replace(samples, values=values, reference_logprobs=reference), choice)
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.5])
+def test_each_stream_has_its_discount_beside_a_critic(discount):
+    """Tokens 2 and 3 get -0.1, to go as above; with lambda 1 the value 0.25 is subtracted from the sum of both."""
+    penalty = {"kind": "ngram", "n": 2, "penalty": -0.1, "discount": 0.5}
+    gae = {**GAE, "discount": discount, "gae_lambda": 1.0}
+    found = over_values([5, 6, 5, 6], 0.25, 1.0, advantage=gae, study={"repetition_penalty": penalty})
+    outcome, to_go = [discount**3, discount**2, discount, 1.0], [-0.0375, -0.075, -0.15, -0.1]
+    expected = [first + second for first, second in zip(outcome, to_go, strict=True)]
+    assert found.value_targets[0].tolist() == pytest.approx(expected)
+    assert found.advantages[0].tolist() == pytest.approx([target - 0.25 for target in expected])
+
+
+def test_the_kl_to_the_reference_may_be_a_reward_of_each_token():
+    """The trainer's log-probs are 0.5 above the reference's: each token costs 0.1 * 0.5. With lambda 0 and values of
+    0.25: d = -0.05, -0.05, 1 - 0.05 - 0.25."""
+    kl = {"kind": "in_reward", "coefficient": 0.1}
+    found = over_values([5, 6, 7], 0.25, 1.0, advantage={**GAE, "gae_lambda": 0.0}, reference_kl=kl)
+    assert found.advantages[0].tolist() == pytest.approx([-0.05, -0.05, 0.7])
+    assert found.value_targets[0].tolist() == pytest.approx([0.2, 0.2, 0.95])
 
 
 def test_repeated_tokens_are_counted():

@@ -7,21 +7,34 @@ from types import SimpleNamespace
 
 import pytest
 
+from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.custom_functions import FunctionValue
 from stages.engines.replicas.replica import Report
 from stages.engines.samplers.protocol import PartialResponse
 from stages.rl_round.asynchronous.coordinator import Coordinator
 from stages.rl_round.loop.round_log import RolloutLog
+from stages.rl_round.methods import AllPrompts, NoPositiveResampling
 from stages.rl_round.records import Problem
 from tests.fakes.replica_schedules import Schedule, spans, through_json, token
 from tests.fakes.rounds import ASYNCHRONOUS, NONE, settings
 
 PROBLEMS = [Problem(f"p{number}", [1, 2, 3 + number], "7") for number in range(23)]
 STEPS = 6
+ALL = AllPrompts(kind="all")
+UNSOLVED = NoPositiveResampling(kind="no_positive_resampling", pass_rate=0.9)
 
 
 def coordinator(
-    window, repack=True, written=None, replicas=3, share=1.0, dynamic=True, group_size=4, takes="when_empty", **others
+    window,
+    repack=True,
+    written=None,
+    replicas=3,
+    share=1.0,
+    dynamic=True,
+    group_size=4,
+    takes="when_empty",
+    selection=ALL,
+    **others,
 ):
     policy = {"kind": "best_fit", "every_seconds": 1.0, "batch_bound": 64} if repack else NONE
     loop = {"window": window, "replica_share": share, "takes_groups": takes, "repack": policy}
@@ -31,7 +44,7 @@ def coordinator(
         name="rl_1",
         seed=1,
         params=rl,
-        settings=SimpleNamespace(steps=STEPS),
+        settings=SimpleNamespace(steps=STEPS, prompt_selection=selection),
         sampler_params=SimpleNamespace(max_sequences=1000, replicas=SimpleNamespace(count=replicas)),
         verifier_params=SimpleNamespace(abort_undecided_fraction=0.3),
         problems=PROBLEMS,
@@ -104,13 +117,14 @@ def test_versions_that_are_lost_are_drawn_again_and_never_mixed():
 @pytest.mark.parametrize("window", [0, 2])
 def test_a_killed_hub_goes_on_from_its_journal(window, seed):
     """It uses the weights of the last checkpoint until the trainer has repeated the steps after it."""
-    written = []
-    core = coordinator(window, written=written)
+    written, selection = [], [ALL, UNSOLVED][seed % 2]
+    core = coordinator(window, written=written, selection=selection)
     first = schedule(core, seed)
     first.run(stop_after=random.Random(seed).randint(5, 400))
     finished = {(one.group, one.member) for one in written if type(one).__name__ == "Finished"}
-    again = coordinator(window, written=written)
+    again = coordinator(window, written=written, selection=selection)
     taken = again.restore(through_json(written))
+    assert again._cursor == core._cursor
     assert [one.numbers for one in taken] == [one.groups for one in written if type(one).__name__ == "Trained"]
     again.check_conservation()
     assert again.next_number == core.next_number
@@ -124,6 +138,25 @@ def test_a_killed_hub_goes_on_from_its_journal(window, seed):
     assert [one.step for one in second.trained] == list(range(STEPS))
     drawn_again = [one for one in written[marker:] if type(one).__name__ == "Finished"]
     assert finished.isdisjoint((one.group, one.member) for one in drawn_again)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_solved_problems_are_not_issued_again(seed):
+    """Compared with a count of the journal's records."""
+    written = []
+    schedule(coordinator(2, written=written, selection=UNSOLVED), seed, signal=0.3).run()
+    problems, right, members, again = {}, {}, {}, 0
+    for record in written:
+        match type(record).__name__:
+            case "Issued":
+                done = [group for group, name in problems.items() if name == record.problem_id and members[group] == 4]
+                again += bool(done)
+                assert sum(right[group] for group in done) < 0.9 * 4 * len(done) or not done
+                problems[record.group], right[record.group], members[record.group] = record.problem_id, 0, 0
+            case "Finished":
+                members[record.group] += 1
+                right[record.group] += record.verdict is Verdict.CORRECT
+    assert again and any(right[group] == 4 for group in problems)
 
 
 @pytest.mark.parametrize("seed", range(6))

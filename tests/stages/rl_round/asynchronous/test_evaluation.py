@@ -13,7 +13,7 @@ from stages.__main__ import main
 from stages.rl_round.asynchronous import hub, trainer
 from stages.rl_round.asynchronous import round as asynchronous_round
 from tests.fakes.asynchronous_round import play_in_one_process
-from tests.fakes.rounds import ASYNCHRONOUS, NONE, assert_same, copied, curve, replay_params
+from tests.fakes.rounds import ASYNCHRONOUS, BONUS, NONE, assert_same, copied, curve, replay_params
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 
 EVALUATION = {"every_steps": 2, "problems": 8, "samples": 4, "temperature": 1.0, "keep": "best", "patience": None}
@@ -24,6 +24,12 @@ CHANGES = {
     # So fast that the policy forgets its training: its best weights are not its last.
     "rl.optimizer": {**PARAMS["rl"]["optimizer"], "learning_rate": 0.004},
     "rl.checkpoint_every_steps": 3,
+    # Its coefficient is a state of the trainer, which no death may change.
+    "rl.entropy_bonus": {**BONUS, "target": 0.12},
+    # What else both loops must do alike, also after deaths.
+    "rl.reference_kl": {"kind": "k3", "coefficient": 0.001, "reset_every_steps": 2, "resets_optimizer": True},
+    "rl_rounds.rl_1.prompt_selection": {"kind": "no_positive_resampling", "pass_rate": 0.75},
+    "prompt.forced_end": {"kind": "phrase", "thinking_tokens": [8, 10], "mark": "}", "text": ";"},
 }
 LOOP = {"rl.loop": {**ASYNCHRONOUS, "window": 0}, "sampler.replicas": {"kind": "ray", "count": 2}}
 
@@ -53,6 +59,8 @@ def synchronous(taught, tmp_path_factory):
     folder = tmp_path_factory.mktemp("synchronous")
     metrics = run(taught, folder)
     assert 0 < metrics["evaluation/best_step"] < 8, "else the kept weights would say little"
+    applied = [row["entropy/coefficient_applied"] for row in curve(folder)[1:]]
+    assert len({value for value in applied if value}) > 1, applied
     return folder, of_evaluation(metrics)
 
 

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from stages.engines.replicas.replica import Report
+from stages.engines.samplers.protocol import Load, Trajectory
 from stages.foundations.errors import UserError
 from stages.rl_round.asynchronous.coordinator import Lengths
 from stages.rl_round.asynchronous.hub import (
@@ -20,7 +22,9 @@ from stages.rl_round.asynchronous.hub import (
     staleness_metrics,
     window_metrics,
 )
+from stages.rl_round.asynchronous.timeline import MOVED, Timeline
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Repacked, TrajectoryPool
+from stages.rl_round.loop_methods import BestFitRepack
 from stages.rl_round.round import Trained
 
 
@@ -57,6 +61,51 @@ def test_a_round_in_which_nothing_happens_says_so_and_is_given_up_when_nobody_wo
     else:
         with pytest.raises(RuntimeError, match=r"rl_1 stands still.*Remove scratch to start"):
             hub._check_standing(601.0)
+
+
+def draining_pool(reports):
+    """Returns a pool of two replicas with a response each under version 0, after the `reports` of their caches."""
+    repack = BestFitRepack(kind="best_fit", every_seconds=5.0, batch_bound=8)
+    loop = SimpleNamespace(repack=repack, takes_groups="when_empty", report_seconds=1.0)
+    pool = TrajectoryPool(loop, 1, 1000, None)
+    for replica in (0, 1):
+        pool.join(replica)
+        pool.orders(replica, 0, [0], lambda version, most: {})
+        pool.receive(replica, Report(version=0, pulled=0))
+        pool.orders(replica, 0, [0], lambda version, most, number=replica: {(number, 0): Trajectory([3], number)})
+        for load in reports:
+            pool.receive(replica, Report(version=0, load=load))
+    return pool
+
+
+def test_repack_looks_at_intervals_and_right_after_new_weights():
+    pool, timeline = draining_pool([Load(1, 0, 100)]), Timeline(0.0)
+    coordinator = SimpleNamespace(pool=pool, loop=pool.loop, window=SimpleNamespace(may_begin=lambda version: 0))
+    hub = hub_with(coordinator=coordinator, versions=SimpleNamespace(newest=0), timeline=timeline, curve=[])
+    hub._repack(6.0)  # due by the clock: the caches are measured, and both fill up
+    for replica in (0, 1):
+        pool.receive(replica, Report(version=0, load=Load(1, 0, 90)))
+    hub._repack(6.1)
+    assert timeline.count(MOVED) == 0, "nothing is due, and no newer weights are there to load"
+    hub.versions.newest = 1
+    hub._repack(6.2)
+    assert timeline.count(MOVED) == 1 and pool.repacked.freed_replicas == 1
+    hub._repack(6.3)
+    assert hub._repacked_at == 6.2, "the next one is due five seconds after the last"
+    hub._repack(11.3)
+    assert hub._repacked_at == 11.3
+
+
+def test_the_capacity_of_repack_is_the_smallest_cache_that_a_replica_reports():
+    pool = draining_pool([Load(1, 0, 100), Load(1, 0, 90)])
+    assert pool.kv_capacity == 1000 and pool.plan_repack(1, 0) == 0
+    for replica, capacity in ((0, 150), (1, 400)):
+        pool.receive(replica, Report(version=0, load=Load(1, 0, 80, kv_capacity=capacity)))
+    # Two responses of 80 tokens do not fit a cache of 150, and two of 70 do.
+    assert pool.kv_capacity == 150 and pool.plan_repack(1, 0) == 0
+    for replica in (0, 1):
+        pool.receive(replica, Report(version=0, load=Load(1, 0, 70)))
+    assert pool.kv_capacity == 150 and pool.kv_fraction() == pytest.approx(70 / 150) and pool.plan_repack(1, 0) == 1
 
 
 def test_staleness_of_a_step():
