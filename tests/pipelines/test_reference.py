@@ -11,7 +11,7 @@ from pipelines.commands import reference
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import StrictParams
 
-INTERNAL = ("sum/", "by_staleness/")
+INTERNAL = ("sum/", "by_staleness/", "pruning/pruned_mass_max")
 """Sums that the ranks of a trainer exchange; a step's row has what is made of them."""
 NOT_OF_A_STAGE = ("stages/engines", "stages/report", "stages/t2i_report", "stages/pages", "stages/algorithms/answers")
 NOT_OF_A_STAGE += ("stages/collect_web/sources.py",)  # content types
