@@ -13,5 +13,6 @@ STAGE = Stage(
 ABOUT = About(
     description="The policy that teaches a round, in the folder on which the round depends.",
     named_after=("round",),
+    headline=("files/copied", "{:,.0f} files of the teacher"),
     is_varied=True,
 )

@@ -90,6 +90,8 @@ def finished(root: Path) -> Path:
         for path in (root / out for out in [*code, *stage.outs] if out != "data/code"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("1")
+        for path in (root / dep for dep in stage.deps if not (root / dep).exists()):
+            path.mkdir(parents=True)  # a folder that no stage of this recipe fills
         listed = definitions[stage.name].get("do", definitions[stage.name]).get("params", [])
         named = [key for key in listed if "$" not in key and "." not in key and key in params]
         stages[stage.address] = {
