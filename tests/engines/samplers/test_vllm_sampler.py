@@ -561,7 +561,8 @@ def test_a_closed_decoding_leaves_the_engine_empty(pair):
     decoding.step()
     assert decoding.load.running == 32 and decoding.load.waiting == 8 and decoding.load.kv_tokens == 32 * 4
     cache = pair.sampler._llm.llm_engine.vllm_config.cache_config
-    assert decoding.load.kv_capacity == cache.num_gpu_blocks * cache.block_size > 32 * 4
+    # vLLM counts in sequences of the greatest length, which may leave a part of a block empty.
+    assert 32 * 4 < decoding.load.kv_capacity <= cache.num_gpu_blocks * cache.block_size
     with pytest.raises(RuntimeError, match="in flight"):
         pair.sampler.open(SETTINGS)
     decoding.close()
