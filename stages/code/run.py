@@ -15,7 +15,7 @@ from stages.foundations.fingerprints import Project, stage_names
 from stages.foundations.job import Job
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import read_yaml
-from stages.foundations.stage_graph import read_definitions, require_names
+from stages.foundations.stage_graph import make_shared_folders, read_definitions, require_names
 
 
 def main(job: Job) -> None:
@@ -23,6 +23,8 @@ def main(job: Job) -> None:
     params = read_yaml(job.paths.params)
     # DVC runs this stage before all others when params.yaml has changed, so a hostile name stops `dvc repro` here.
     require_names(read_definitions(PROJECT / "dvc.yaml"), params)
+    # Later stages depend on folders that git and DVC do not keep when they are empty.
+    make_shared_folders(PROJECT)
     write_fingerprints(PROJECT, params, job.paths.out)
 
 
