@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines.graph.recipes import read_recipe, recipe_text, value_at
 from pipelines.records import committed_run
 from pipelines.records.committed_run import MACHINE, compare_with_committed
-from stages.observe.git import git, git_as_someone
+from stages.code.run import write_fingerprints
+from stages.foundations.dvc_lock import read_lock, with_numbers
+from stages.foundations.files import dvc_md5
+from stages.foundations.machine import PROJECT
+from stages.observe.git import file_at, git, git_as_someone
 
 
 def lock(root: Path, policy: str = "1" * 32, group_size: int = 8, code: str = "c" * 32) -> None:
@@ -76,3 +81,18 @@ def test_other_parameters_or_code_are_no_difference_to_explain(root: Path, chang
     commit(root)
     lock(root, policy="2" * 32, **change)
     assert compare_with_committed(root) == []
+
+
+def test_the_committed_result_belongs_to_the_code(tmp_path: Path) -> None:
+    """If this fails, a change reaches a stage of the recipe `laptop`: run `make repro`, and commit what it names."""
+    if git(PROJECT, "show", "HEAD:params.yaml") != recipe_text(PROJECT, "laptop").rstrip("\n"):
+        pytest.skip("the committed parameters are not those of the recipe laptop")
+    params = read_recipe(PROJECT, "laptop")
+    locked = read_lock(file_at(PROJECT, "HEAD", "dvc.lock"), "HEAD")
+    assert "rl_round@rl_3" in locked and file_at(PROJECT, "HEAD", MACHINE)
+    write_fingerprints(PROJECT, params, tmp_path)
+    for name, stage in locked.items():
+        if stage.stage != "code":
+            assert stage.code == dvc_md5(tmp_path / f"{stage.stage}.json"), name
+            for key, value in with_numbers(stage.params).items():
+                assert value == with_numbers(value_at(params, key.split("."))), f"{name}: {key}"
