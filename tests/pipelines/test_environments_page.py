@@ -27,6 +27,8 @@ def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     for name in ("stages", "pipelines", "custom"):
         shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    # By this file a command knows a clone from an installed package.
+    shutil.copy(PROJECT / "dvc.yaml", folder)
     for block in blocks("python"):
         (folder / block.partition("\n")[0].removeprefix("# ")).write_text(block)
     return folder
