@@ -51,8 +51,11 @@ def warm_stages(project: Path, folder: Path) -> Iterator[Path]:
         code = f"from tests.fakes.warm_stages import serve; serve({number})"
         server = subprocess.Popen([REAL, "-c", code], cwd=project, env=environment(), pass_fds=[number])
     with server:
-        yield folder
-        server.kill()
+        try:
+            yield folder
+        finally:
+            # Also after a failure: `with` waits for its end.
+            server.kill()
 
 
 def serve(listening: int) -> None:
