@@ -90,8 +90,11 @@ def test_the_committed_result_belongs_to_the_code(tmp_path: Path) -> None:
         # An unpacked source archive has no git.
         return file_at(PROJECT, "HEAD", name) or (PROJECT / name).read_bytes()
 
-    if committed("params.yaml").decode() != recipe_text(PROJECT, "laptop"):
-        pytest.skip("the committed parameters are not those of the recipe laptop")
+    text = committed("params.yaml").decode()
+    if not text.startswith('# Recipe "laptop":'):
+        # A user's clone may hold the results of another recipe.
+        pytest.skip("the committed parameters are of another recipe than laptop")
+    assert text == recipe_text(PROJECT, "laptop"), "params.yaml is not the recipe: run `retrace use laptop`"
     params = read_recipe(PROJECT, "laptop")
     locked = read_lock(committed("dvc.lock"), "HEAD")
     assert "rl_round@rl_3" in locked and committed(MACHINE)
