@@ -40,7 +40,7 @@ PARTS = {
         "trace": 40,
     },
     "vllm": {
-        "tests": 200,
+        "tests": 400,
         "seeded": 180,
         "unseeded": 180,
         "eager": 120,

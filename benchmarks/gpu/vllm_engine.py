@@ -20,11 +20,15 @@ from stages.engines.samplers.vllm_sampler import VllmSampler
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 NAME = "Qwen2.5-0.5B"
-GPU_TESTS = ("tests/engines/samplers/test_vllm_on_gpu.py", "tests/engines/replicas/test_replicas_on_gpu.py")
+GPU_TESTS = (
+    "tests/engines/samplers/test_vllm_on_gpu.py",
+    "tests/engines/replicas/test_replicas_on_gpu.py",
+    "tests/stages/rl_round/test_rounds_on_gpu.py",
+)
 
 
 def tests(bench: Bench) -> list[Row]:
-    """Runs the tests marked `gpu` that need vLLM, one of which also needs Ray."""
+    """Runs the tests marked `gpu` that need vLLM, two of which also need Ray."""
     return passing_tests(bench, GPU_TESTS, least=3)
 
 
