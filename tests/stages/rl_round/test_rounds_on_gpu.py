@@ -48,11 +48,7 @@ TAUGHT = {
     "rl.study": {"rollout_distributions": {"kind": "likeliest", "count": 20, "max_gib": 1.0}},
 }
 TURNS = {"prompt.environment": TOOLS, "rl.max_response_tokens": 48}
-BESIDE = {
-    "rl.loop": ASYNCHRONOUS,
-    "sampler.replicas": {"kind": "ray", "count": 1},
-    "rl.proximal": "rollout",
-}
+BESIDE = {"rl.loop": ASYNCHRONOUS, "sampler.replicas": {"kind": "ray", "count": 1}, "rl.proximal": "rollout"}
 
 
 def steps_of(taught, folder, changes, start="sft"):
