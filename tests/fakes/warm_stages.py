@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,28 +30,32 @@ CLIENT = """#!{python} -SE
 import json, os, socket, sys
 if sys.argv[1:3] == ["-m", "pipelines.launching"]:
     sys.argv[2] = "stages"  # which it would become: miniatures train in one process
-if sys.argv[1:3] != ["-m", "stages"]:
+if sys.argv[1:2] != ["-m"] or sys.argv[2] not in {served!r}:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     told = json.dumps([os.getcwd(), dict(os.environ), sys.argv[2:]]).encode()
-    socket.send_fds(server, [len(told).to_bytes(4, "big")], [1, 2])
+    socket.send_fds(server, [len(told).to_bytes(4, "big")], [0, 1, 2])
     server.sendall(told)
     sys.exit(int(server.makefile().read() or 1))
 """
 
 
 @contextmanager
-def warm_stages(project: Path, folder: Path) -> Iterator[Path]:
-    """Yields a folder for the front of PATH, whose `python` runs the stages of `project` in forks."""
+def warm_stages(project: Path, folder: Path, *modules: str) -> Iterator[Path]:
+    """Yields a folder for the front of PATH, whose `python` runs the stages of `project` in forks.
+
+    With `modules`, they are imported too, and it runs each as `python -m MODULE`, also for stages and commands.
+    """
     python, address = folder / "python", folder / "socket"
-    python.write_text(CLIENT.format(python=REAL, address=str(address)))
+    python.write_text(CLIENT.format(python=REAL, address=str(address), served=["stages", *modules]))
     python.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(address))
         listening.listen()
         number = listening.fileno()
-        code = f"from tests.fakes.warm_stages import serve; serve({number})"
+        executable = str(python) if modules else REAL
+        code = f"from tests.fakes.warm_stages import serve; serve({number}, {executable!r}, {modules!r})"
         server = subprocess.Popen([REAL, "-c", code], cwd=project, env=environment(), pass_fds=[number])
     with server:
         try:
@@ -58,8 +65,11 @@ def warm_stages(project: Path, folder: Path) -> Iterator[Path]:
             server.kill()
 
 
-def serve(listening: int) -> None:
-    """Runs the requested stages one after the other; they are those of the current folder."""
+def serve(listening: int, executable: str, modules: Sequence[str]) -> None:
+    """Runs each requested command in a fork; the stages are those of the current folder.
+
+    A command may request others and wait for them: a stage starts the process that carries its numbers to MLflow.
+    """
     from stages.observe.quick_imports import quick_imports
 
     with quick_imports():
@@ -68,30 +78,47 @@ def serve(listening: int) -> None:
         import stages.engines.trainers.torch_trainer
         import stages.rl_round.loop.in_process
         import stages.sft.run
+
+        for module in modules:
+            importlib.import_module(module)
     import stages.report.run  # noqa: F401
 
     gc.freeze()  # a collection over shared memory would copy it
+    sys.executable = executable
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     with socket.socket(fileno=listening) as asked:
         while True:
             client, _ = asked.accept()
             with client:
-                length, outputs, _, _ = socket.recv_fds(client, 4, 2)
-                told = client.makefile("rb").read(int.from_bytes(length, "big"))
-                child = os.fork()
-                if not child:
-                    _run(*json.loads(told), outputs)
-                for output in outputs:
-                    os.close(output)
-                client.sendall(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                if not os.fork():
+                    try:
+                        _answer(client)
+                    finally:
+                        os._exit(1)  # the client sees a closed connection
 
 
-def _run(folder: str, own: dict[str, str], arguments: list[str], outputs: list[int]) -> None:
-    for number, output in enumerate(outputs, start=1):
-        os.dup2(output, number)
+def _answer(client: socket.socket) -> None:
+    """Runs one command in a fork and sends its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    length, streams, _, _ = socket.recv_fds(client, 4, 3)
+    told = client.makefile("rb").read(int.from_bytes(length, "big"))
+    child = os.fork()
+    if not child:
+        _run(*json.loads(told), streams)
+    for stream in streams:
+        os.close(stream)
+    client.sendall(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def _run(folder: str, own: dict[str, str], arguments: list[str], streams: list[int]) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
     os.environ.clear()
     os.environ.update(own)
     os.chdir(folder)
     sys.argv = list(arguments)
+    warnings.filterwarnings("ignore", "'.*' found in sys.modules", RuntimeWarning)  # which is the purpose
     code = 0
     try:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

@@ -49,7 +49,8 @@ def run(project, commands, typed=""):
 
 
 def test_the_commands_of_the_page(project):
-    code, said, errors = run(project, "set -e\n" + "\n".join(blocks("bash")))
+    plays = [block for block in blocks("bash") if "pip install" not in block]
+    code, said, errors = run(project, "set -e\n" + "\n".join(plays))
     assert code == 0, errors
     countdown = "> 3\ngo on\n> 2\ngo on\n> 1\nThe end: reward 1.0, is_correct True\nA new process gave the same"
     assert countdown in said and "Count down to 1.\n" in said
