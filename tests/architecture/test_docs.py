@@ -1,5 +1,6 @@
-"""Pages for people: every link and anchor leads somewhere, and the docs site lists every page once."""
+"""Pages for people: every link and anchor leads somewhere, the docs site lists every page once, sentences are short."""
 
+import functools
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,13 +9,19 @@ import pytest
 import yaml
 
 from pipelines import docs_site
+from pipelines.commands.reference import MADE
 
 PROJECT = Path(__file__).resolve().parents[2]
 SITE = yaml.safe_load((PROJECT / "mkdocs.yml").read_text())
 PAGES = sorted([*PROJECT.glob("*.md"), *PROJECT.glob("*/README.md"), *(PROJECT / "docs").rglob("*.md")])
+# Without measurements, and without pages whose sentences are in the code.
+PROSE = [page for page in PAGES if re.match("README|docs/(?!evidence)", page.relative_to(PROJECT).as_posix())]
+PROSE = [page for page in PROSE if not page.read_text().startswith(MADE)]
+MOST_WORDS = 30
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
+@functools.cache
 def anchors(page):
     """The addresses that GitHub gives to the headings of a page."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -63,3 +70,25 @@ def test_the_site_lists_every_page_once_and_loads_nothing_from_elsewhere():
     assert sorted(listed) == sorted(pages)
     assert SITE["strict"] and SITE["theme"]["font"] is False
     assert not {"extra_javascript", "extra_css", "extra"} & SITE.keys()
+
+
+def sentences(text):
+    """Sentences outside of code, tables and headings, with the texts of links alone."""
+    text = re.sub(r"^ *```.*?^ *```$|^ *[|#].*?$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n|\n(?= *(?:[-*]|\d+\.) )", text):
+        plain = re.sub(r"\]\([^)]*\)", "]", " ".join(paragraph.split()))
+        yield from re.split(r"(?<=[.!?])[*)\"]*\s+(?=[A-Z0-9`*\[\"(])", plain)
+
+
+def test_the_sentences_of_a_page_by_hand():
+    text = (
+        "# Not\none [two](x.md) `a.b c`.\n| no |\n```\nno\n```\nThree\nfour? **five** (six.) Seven:\n- eight\n 2. nine"
+    )
+    parts = ["one [two] `a.b c`.", "Three four?", "**five** (six.", "Seven:", "- eight", "2. nine"]
+    assert [part for part in sentences(text) if part] == parts
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.relative_to(PROJECT).as_posix())
+def test_sentences_are_short(page):
+    words = {sentence: len(re.findall(r"\S*\w\S*", sentence)) for sentence in sentences(page.read_text())}
+    assert not [sentence for sentence, number in words.items() if number > MOST_WORDS]

@@ -13,14 +13,13 @@ import importlib
 import json
 import os
 import runpy
-import signal
 import socket
 import subprocess
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.fakes.miniature import environment
@@ -85,10 +84,12 @@ def serve(listening: int, executable: str, modules: Sequence[str]) -> None:
 
     gc.freeze()  # a collection over shared memory would copy it
     sys.executable = executable
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     with socket.socket(fileno=listening) as asked:
         while True:
             client, _ = asked.accept()
+            with suppress(ChildProcessError):  # there is none
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
             with client:
                 if not os.fork():
                     try:
@@ -99,7 +100,6 @@ def serve(listening: int, executable: str, modules: Sequence[str]) -> None:
 
 def _answer(client: socket.socket) -> None:
     """Runs one command in a fork and sends its exit code."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     length, streams, _, _ = socket.recv_fds(client, 4, 3)
     told = client.makefile("rb").read(int.from_bytes(length, "big"))
     child = os.fork()
