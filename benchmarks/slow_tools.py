@@ -1,12 +1,13 @@
-"""Responses of several turns whose tools are slow: seconds with 1, 4 and 16 workers beside tools that take no time.
+"""Times multi-turn sampling with slow tools, with 1, 4 and 16 workers, against tools that take no time.
 
 The torch sampler draws from a random policy, and an environment in real workers sleeps before each answer, log-normally
 (median 50 ms, 99th percentile 1 s). Two orders: `waves`, as the synchronous loop draws, and `as they come`, as the
 asynchronous one does. Every arm has the same trajectories, so the same turns and the same seconds of tools.
 
-Floors are shown beside each time, because the sampler cannot be quicker. A worker sleeps with its tool and the seed
-decides which worker has an episode: so all tools / workers, the tools of the busiest worker, and those of the response
-that waits longest. The target, 1.2 times the time without tools at 16 workers, needs work whose floors are below it.
+Each time is shown beside three floors, which no sampler can beat. They are the seconds of all tools divided by the
+workers, those of the busiest worker, and those of the response that waits longest. They hold because a worker sleeps
+with its tool, and the seed decides which worker gets an episode. The target is 1.2 times the time without tools, at 16
+workers. Only work whose floors are below that can reach it.
 """
 
 from __future__ import annotations

@@ -122,10 +122,10 @@ def verdict(claimed: Claim, found: Difference) -> Verdict:
     """Returns the verdict of the runs on a claimed direction.
 
     `agrees`: the intervals (over problems where problems have scores, and over seeds) exclude 0 on the claimed
-    side, and every seed is there. `leans for`: only the interval over seeds does not, or does not exist with one seed:
-    this holds for these trained policies, but new training may reverse it. `disagrees`, `leans against`: the reverse.
-    For `same`, intervals and seeds are within the margin, or completely beyond it on one side. Everything else is `not
-    separated`.
+    side, and every seed is there. `leans for`: the interval over problems excludes 0, but the interval over seeds does
+    not, or there is only one seed. The direction holds for these trained policies, but new training may reverse it.
+    `disagrees` and `leans against` are the same for the other side. For `same`, intervals and seeds are within the
+    margin, or completely beyond it on one side. Everything else is `not separated`.
     """
     if found.interval is None:
         return "not separated"

@@ -398,8 +398,8 @@ def this_machine(gpus: Iterable[str]) -> FreeResources:
 def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: FreeResources) -> tuple[int, str]:
     """Returns runs at once by memory and cores, at least 1, and the reason in words.
 
-    `params`: those of every run; the largest decides. A run computes on `threads` cores; on a GPU it needs one to
-    feed it. vLLM takes its share of a card whatever the policy needs: lower `sampler.memory_fraction` to fit more.
+    `params`: those of every run; the largest decides. A run computes on `threads` cores; a run on a GPU needs only one
+    core. vLLM takes a fixed share of a card, even for a small policy. Lower `sampler.memory_fraction` to fit more runs.
     """
     every = list(params)
     on_gpu = bool(machine.gpu_free_bytes)

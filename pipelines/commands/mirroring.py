@@ -1,4 +1,4 @@
-"""`retrace mirror`: rebuilds every MLflow run from records outside of MLflow; running it again changes nothing.
+"""`retrace mirror`: rebuilds every MLflow run from records outside of MLflow. Running it again changes nothing.
 
 state/runs/          the tracking log of each executed run: every point, time, parameter and tag
 state/scratch/       logs of runs that failed, were killed, or could not be delivered

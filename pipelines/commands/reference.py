@@ -215,7 +215,7 @@ def _models_in(annotation: Any) -> list[type]:
 
 
 def _type(annotation: Any, titles: Mapping[type, str], is_one_of: bool = False) -> str:
-    """A type in words; models are links to their tables, and alternatives are told apart by their kinds."""
+    """Returns a type in words. Models are links to their tables, and alternatives are named by their kinds."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _type(inner[0], titles, is_one_of) + "".join(_limits(one) for one in inner[1:])

@@ -1,18 +1,20 @@
 """Recipes: taking one into use as params.yaml, removing the files of the previous one, and resolving recipe files.
 
 Some stages depend on folders (data/metrics, data/verdicts, ...), which must contain only the outputs of the recipe in
-use. Files that another recipe, or an earlier params.yaml, left there are removed: deleted where
-DVC has them in its cache (switching back restores them without running anything), else moved to state/strays/.
+use. Files that another recipe, or an earlier params.yaml, left there are removed. A file in DVC's cache is deleted, and
+switching back restores it without running anything. Any other file is moved to state/strays/.
 
 A recipe is a file, pipelines/recipes/<name>.yaml. It is complete, or has `extends: other.yaml` and the differences:
 
     extends: gsm8k-smollm2.yaml    # a file beside it
     without: [collect_web]         # dotted names to leave out; applied first
-    sft: {steps: 1000}             # merged into the existing mapping; one of another `kind`, an empty one, a list
-    sampler.dtype: bfloat16        # and every other value replace; dotted names do as well
+    sft: {steps: 1000}             # merged into the existing mapping
+    sampler.dtype: bfloat16        # dotted names work as well
 
-It leaves out the sections of branches that it does not use. The resolved, complete file is what runs: without
-`extends`, and with `{}` for a section over which stages run and that the recipe leaves out, if DVC needs it.
+A mapping of another `kind`, an empty mapping, a list and any other value replace the existing value.
+
+A recipe leaves out the sections of branches that it does not use. The resolved, complete file is what runs. It has no
+`extends`. If DVC needs a section over which stages run, and the recipe leaves it out, the resolved file has `{}` there.
 
 A run holds a lock on params.yaml (`recipe_in_use`), so that no other run changes its parameters before it ends.
 """

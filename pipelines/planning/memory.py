@@ -116,9 +116,9 @@ def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: boo
     """Returns the bytes kept for the backward pass of one micro-batch, plus the larger of two: the chunk of logits, or
     the one layer that checkpointing recomputes.
 
-    Per token a layer keeps, for each of its two norms, the input in float32, the normalised value and that times its
-    weights; the queries, keys and values, the output of attention, and four feed-forward rows (gate, its SiLU, up,
-    their product). The last norm is a third.
+    Each layer keeps per token, for each of its two norms: the input in float32, the normalised value, and that value
+    times the norm's weights. It also keeps the queries, keys and values, the output of attention, and four feed-forward
+    rows (gate, its SiLU, up, their product). The model's last norm is counted in the same way.
     """
     # Queries and the result of attention for each head, keys and values for each key-value head.
     heads = (shape.heads * 2 + shape.kv_heads * 2) * shape.head_size

@@ -51,9 +51,9 @@ def rollouts(
 ) -> None:
     """Make a page to read a round's rollouts.
 
-    Filter by verdict, reward, length, step and text; sort, and see each response next to the others of its group, with
-    its answer marked and its tokens shaded by their log-probability. `--colour gap` shades them by the difference
-    between a policy's and the sampler's log-probability, `--colour entropy` by the policy's entropy.
+    You can filter by verdict, reward, length, step and text, and sort. Each response is shown next to the others of its
+    group, with its answer marked. Its tokens are shaded by their log-probability. `--colour gap` shades them by the
+    difference between a policy's and the sampler's log-probability, `--colour entropy` by the policy's entropy.
     """
     if colour not in MEANINGS:
         raise UserError(f"--colour {colour!r}: give gap or entropy")

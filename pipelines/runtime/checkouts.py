@@ -179,8 +179,8 @@ def make_checkout(code: Code, folder: Path, cache: Path | None, branch: str = ""
 def share_dvc(root: Path, folder: Path, cache: Path) -> None:
     """Gives a worktree the project's cache, remotes and mirror, and separate bookkeeping for DVC.
 
-    Remotes are written out for two reasons: those of `dvc remote add --local` are in no commit, and a remote's relative
-    path is relative to the folder of its file, which differs in the worktree.
+    Remotes are written out for two reasons. Those of `dvc remote add --local` are in no commit. And a remote's relative
+    path starts at the folder of its file, which differs in the worktree.
     """
     from dvc.config import Config
 

@@ -7,9 +7,9 @@ on, and the history of runs belong to the server, so they outlive the worker. Ca
 which ends the flow's process, whose supervisors end everything below. Registering again changes parameters and
 descriptions, and keeps schedules.
 
-The worker also closes runs and tasks whose process was killed, since nothing tells the server that they have ended.
-Prefect 3.7 marks a flow run as crashed when its worker sees the process end, or when its heartbeats stop. The tasks of
-such a run stay "Running" for ever (the service that ends tasks looks only at cancelled runs).
+The worker also closes runs and tasks whose process was killed, because the server does not notice their end. Prefect
+3.7 marks a flow run as crashed when its worker sees the process end, or when its heartbeats stop. The tasks of such a
+run stay "Running" for ever (the service that ends tasks looks only at cancelled runs).
 """
 
 from __future__ import annotations

@@ -3,19 +3,19 @@
 Advantages of tokens use a baseline for each token that lowers the variance of the gradient. It needs only the forward
 pass.
 
-Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for
-the same without the division; Lite PPO (arXiv 2508.08221); MaxRL (arXiv 2602.02710); RLOO (arXiv 2402.14740, equation
-8); OPO (arXiv 2505.23585, equation 9); Optimal Token
-Baseline (arXiv 2602.07078). `distilled` has its own. Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
+Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for the same
+without the division; Lite PPO (arXiv 2508.08221); MaxRL (arXiv 2602.02710); RLOO (arXiv 2402.14740, equation 8); OPO
+(arXiv 2505.23585, equation 9); Optimal Token Baseline (arXiv 2602.07078). The docstring of `distilled` names its
+source. Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
 
 The optimal token baseline, with s2 the squared norm of the gradient of log pi(a) with respect to the logits:
     W_{i,t} = sum_{j <= t} m_{i,j} s2_{i,j} w_{i,j}^2      B_t = sum_i m W G / (sum_i m W + 1e-8)
-over the responses i of one group that are still alive at t; the caller's advantage is (G - B) * mask. W accumulates
+over the responses i of one group that are still alive at t. The caller's advantage is (G - B) * mask. W accumulates
 because the score terms of a response are martingale differences: the squared norm of their sum is, in expectation, the
-sum of their squared norms. B minimises this sum, not the variance itself. Enumerated for three tokens of a vocabulary
-of three, with logits of their own in each context: variance 0.273, against 0.281 of the plain mean and 0.268 of the
-best baseline; with shared logits 0.166, 0.176 and 0.156. t counts tokens inside the mask: a policy's k-th token is
-compared with the k-th of the others, whatever tools wrote in between.
+sum of their squared norms. B minimises this sum, not the variance itself. Exact variances for three tokens of a
+vocabulary of three, with separate logits in each context: 0.273 with B, 0.281 with the plain mean, 0.268 with the best
+baseline. With shared logits they are 0.166, 0.176 and 0.156. t counts tokens inside the mask, so the k-th token of a
+policy is compared with the k-th of the others. What tools wrote in between does not count.
 
 Deviations:
 1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean would leave about 1e-8,
@@ -88,10 +88,10 @@ def mean_normalized(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " ba
 def pass_at_k(is_correct: Bool[Tensor, " batch"], group_ids: Int[Tensor, " batch"], k: int) -> Float[Tensor, " batch"]:
     """Advantages for the reward "one of k responses is correct", over all subsets of k of the group.
 
-    With n responses of which w are wrong: mean m = 1 - C(w, k) / C(n, k), deviation s = sqrt(m (1 - m)); a correct
-    response gets (1 - m) / s, a wrong one (1 - m - C(w - 1, k - 1) / C(n - 1, k - 1)) / s. 0 where s is 0. A group of
-    fewer than k responses counts as a whole: k = n. ValueError for a k below 1.
-    Source: "Pass@k Training" (arXiv 2508.10751, equations 14 and 15).
+    With n responses of which w are wrong, the mean is m = 1 - C(w, k) / C(n, k) and the deviation s = sqrt(m (1 - m)).
+    A correct response gets (1 - m) / s, a wrong one (1 - m - C(w - 1, k - 1) / C(n - 1, k - 1)) / s. 0 where s is 0. A
+    group of fewer than k responses counts as a whole: k = n. ValueError for a k below 1. Source: "Pass@k Training"
+    (arXiv 2508.10751, equations 14 and 15).
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")

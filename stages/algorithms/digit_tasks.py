@@ -1,4 +1,4 @@
-"""The task family "digits": two of several digits must satisfy an equation, and they are found by trial and error.
+"""The task family "digits": choose two of several digits that satisfy an equation, by trial and error.
 
     Digits 8 6 7 4: 2A+5B=43. What is AB?
     8,4:16+20=36 low
@@ -157,9 +157,9 @@ def write_solution(
 ) -> tuple[str, str | None]:
     """Writes a solution as an author might; returns the text and the answer that it states, right, wrong or None.
 
-    `slip` is the probability that a sum is off by one or two, `retry` that a trial is written twice (`, wait`), and
-    `near_misses` that a search begins with pairs whose value is closest to the target. A slip may hide the solution,
-    and then the search starts over; or it makes a wrong pair fit, which is then the answer.
+    Three probabilities: with `slip` a sum is off by one or two; with `retry` a trial is written twice (`, wait`); with
+    `near_misses` a search begins with the pairs whose value is closest to the target. A slip may hide the solution, and
+    then the search starts over; or it makes a wrong pair fit, which is then the answer.
     """
     chosen = SolutionStyle(style)
     if chosen is SolutionStyle.answer_only:

@@ -6,8 +6,8 @@ stream; its code at eddycmu/demystify-long-cot e90cf9b3, `openrlhf/reward/{cosin
 
 Deviations:
 1. The punishment stops at -1 past `max_tokens` as in the paper; DAPO's code lets it fall further.
-2. The cosine reward runs from r0 at length 0 to rL at `max_tokens`, as in the code and as intended; the paper's
-   CosFn(t, T, min, max) taken literally swaps the two.
+2. The cosine reward runs from r0 at length 0 to rL at `max_tokens`, as in the code and as intended. The paper's
+   CosFn(t, T, min, max), taken literally, swaps the two.
 3. A response counts as exceeded at `tokens >= max_tokens`; the paper's code already does so 16 tokens earlier.
 """
 

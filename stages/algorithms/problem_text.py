@@ -5,9 +5,9 @@ Equal problems have equal `problem_words`. `renamed_words` also ignores the name
 
 `half an hour`, `30 minutes` and `0.5 hours` are one quantity. A rewording that keeps the problem keeps its quantities,
 and with them the counted or measured things. `quantities` reads digits, number words, fractions in words and signs,
-dozens and the like, `twice`, percents, and a few units that are written in two ways (cents and dollars, hours and
-minutes, feet and inches). Deviation from arithmetic: a 1 is left out, because `a`, `one` and no word at all are used
-alike.
+dozens and the like, `twice` and percents. It also reads a few units that are written in two ways: cents and dollars,
+hours and minutes, feet and inches. Deviation from arithmetic: a 1 is left out, because `a`, `one` and no word at all
+are used alike.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def curate(
     difficulty: list[Row] = []
     if isinstance(params.difficulty, PassRates):
         rates, unusable = read_pass_rates(params.difficulty)
-        # The pass rates were measured on the problem before it asked for an integer.
+        # The pass rates were measured on the original problem, before it was changed to have an integer answer.
         originals = {row["problem_id"]: row["original_problem"] for row in transforms}
         rows, difficulty = rate_difficulty(rows, originals, rates, params.difficulty, funnel)
         counts |= {"difficulty/rows": len(difficulty)}

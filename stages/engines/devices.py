@@ -12,7 +12,8 @@ from stages.observe.progress import say
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU when there is one; UserError when `cuda` is asked for and absent, or one cannot be used."""
+    """Returns the device of that name; `auto` is the GPU when there is one. UserError when `cuda` is absent or cannot
+    be used."""
     if name == "cpu" or torch.cuda.is_available():
         return torch.device("cuda" if name == "auto" else name)
     # Also for `auto`: a run that silently took the CPU of a GPU machine would last days.

@@ -256,8 +256,11 @@ def run_in_processes(
 
 
 def extract_shard(pages: str, outputs: Sequence[str], params: Mapping[str, Any]) -> tuple[str, bool]:
-    """Writes candidates, drops and metrics of a shard; returns why it failed ("": it did not), and whether that is a
-    fault of the file (such as not being a page table), and so the same at every attempt."""
+    """Writes candidates, drops and metrics of a shard.
+
+    Returns why it failed ("": it did not), and whether the fault is in the file (such as not being a page table). Such
+    a fault is the same at every attempt.
+    """
     candidates, dropped, metrics = map(Path, outputs)
     try:
         frame = read_table(Path(pages), PAGE)

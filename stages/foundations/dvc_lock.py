@@ -56,7 +56,7 @@ LockedStages = Mapping[str, LockedStage]
 
 
 def run_key(name: str, deps: Mapping[str, str], params: Mapping[str, Any]) -> str:
-    """Returns the identity of a run: equal for equal stages wherever they ran.
+    """Returns the identity of a run, which is equal for equal stages on any machine.
 
     A stage knows it before it starts, and DVC writes the same name, hashes and parameters into `dvc.lock` at its end.
     The command is left out: it may contain paths of a machine.

@@ -1,8 +1,9 @@
 """Messages in place of tracebacks: `UserError`, and GPU failures in one sentence with what to do.
 
-GPU failures are recognised by the libraries' words, because no type distinguishes them: torch 2.13
-(c10/cuda/CUDACachingAllocator.cpp, c10/cuda/CUDAFunctions.cpp, ProcessGroupNCCL.cpp, TCPStore.cpp), the names of NCCL's
-results, and vLLM 0.26 to 0.32 (v1/worker/utils.py, v1/core/kv_cache_utils.py, v1/worker/gpu_worker.py).
+GPU failures are recognised by the libraries' words, because no type distinguishes them. Sources of the words:
+- torch 2.13: c10/cuda/CUDACachingAllocator.cpp, c10/cuda/CUDAFunctions.cpp, ProcessGroupNCCL.cpp, TCPStore.cpp;
+- NCCL: the names of its results;
+- vLLM 0.26 to 0.32: v1/worker/utils.py, v1/core/kv_cache_utils.py, v1/worker/gpu_worker.py.
 
 Standard library only: every process of the project imports this module first.
 """

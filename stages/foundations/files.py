@@ -57,9 +57,9 @@ def write_json(path: Path, content: Any) -> None:
 
 # DVC makes a column of every number in the files that dvc.yaml calls `metrics`. So these contain only a few numbers.
 HEADLINE_COLUMNS = frozenset(["kept", "loss", "accuracy", "score", "low", "high", "tokens"])
-"""The columns of `dvc metrics show`: few and short, or the table becomes wider than a screen. Rows kept by a data
-stage, validation loss, share of correct rollouts in a round's last step, score on a benchmark with its 95% interval,
-and mean tokens of a response."""
+"""The columns of `dvc metrics show`: few and short, or the table becomes wider than a screen. They are the rows kept by
+a data stage, the validation loss, and the share of correct rollouts in a round's last step. For a benchmark they are
+the score with its 95% interval, and the mean tokens of a response."""
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float], headlines: Mapping[Path, Mapping[str, str]] = {}) -> None:

@@ -201,7 +201,7 @@ class ToolsEnvironment(_Environment):
 
     kind: Literal["tools"]
     tools: dict[str, Tool]
-    """By the name that the policy uses. Empty: every call is refused (the control without tools)."""
+    """By the name that the policy uses. Empty: every call is rejected (the control without tools)."""
     calls: Annotated[MarkedCalls | TaggedCalls, Field(discriminator="kind")]
 
 
@@ -267,7 +267,8 @@ def _is_absent(value: Any) -> bool:
 
 
 class ForcedEnd(StrictParams):
-    """Asks a policy that thinks for too long for its answer: `text` is appended, and it goes on from there."""
+    """Ends the thinking of a policy that thinks for too long: `text` is appended, and the policy continues from
+    there."""
 
     kind: Literal["phrase"]
     thinking_tokens: tuple[Annotated[int, Field(ge=1)], int]

@@ -55,7 +55,7 @@ def main(job: Job) -> None:
 AT_ONCE = 64
 """Images that are in memory at a time."""
 Entry = dict[str, Any]
-"""Facts about an image, `content` (bytes) or None, and `reason` and `detail` where it is refused already."""
+"""Facts about an image, `content` (bytes) or None, and `reason` and `detail` if it is already rejected."""
 
 
 def generated_entries(folder: Path) -> Iterator[Entry]:

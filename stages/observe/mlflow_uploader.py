@@ -74,7 +74,7 @@ class Delivery:
         try:
             while batch := self._next_batch():
                 self._send(*batch)
-        except Refused as error:  # the same request would always be refused
+        except Refused as error:  # the same request would always be rejected
             self._drop(batch, _first_line(error))
             return self.deliver()
         except Exception as error:  # MLflow, its database, the network: keep the lines, try again later

@@ -1,4 +1,4 @@
-"""Problems that a round draws, sampling and scoring of their groups, and the groups that make the batch of a step.
+"""Draws the problems of a round, samples and scores their groups, and fills the batch of a step with groups.
 
 1. A round draws from a slice of the problem table, in an endless random order (problem_order.py).
 2. `prompt_selection` may keep only problems of medium difficulty. The starting policy answers every problem a few
@@ -8,9 +8,9 @@
 4. Responses are sampled, then scored, then grouped. Each rank samples and scores its share of a batch's groups with a
    separate engine and verifier.
 
-Source of 3: DAPO (arXiv 2503.14476), section 3.2. Deviations: 1. groups beyond the batch wait for the next step, with
-their policy version, and are not discarded; 2. the recent share of groups with signal decides the size of a draw;
-3. after `max_draws` the batch may be smaller, instead of an error.
+Source of 3: DAPO (arXiv 2503.14476), section 3.2. Deviations: 1. Groups beyond the batch are not discarded. They wait
+for the next step, with their policy version. 2. The recent share of groups with signal decides the size of a draw. 3.
+After `max_draws` the batch may be smaller; this is no error.
 """
 
 from __future__ import annotations

@@ -229,8 +229,8 @@ def _reference_kl(
 def logprob_gap(policy_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor, tokens: int) -> dict[str, Tensor]:
     """Returns the gap between trainer's and sampler's log-probs: shares of the mean gap and of k3, and the maximum.
 
-    Used for fresh rollouts in a step's first update, when both sides should hold the same weights.
-    k3 = r - 1 - log r with r = policy / rollout, an estimate of KL(rollout || policy) that is never negative.
+    Used for fresh rollouts in a step's first update, when both sides should have the same weights. The estimate of
+    KL(rollout || policy) is k3 = r - 1 - log r with r = policy / rollout. It is never negative.
     """
     gap = (policy_logprobs - rollout_logprobs) * mask
     return {
@@ -304,7 +304,7 @@ def _inside_safe_set(
 ) -> tuple[Tensor, Shares]:
     """Also reports Z, the mass that the safe set keeps, of all sampled tokens.
 
-    `pruning/bias_bound` bounds what pruning changes in the expected reward, for rewards in [0, 1]: the mean over
+    `pruning/bias_bound` bounds the effect of pruning on the expected reward, for rewards in [0, 1]. It is the mean over
     responses of the sum of 1 - Z, because 1 - Z is the total variation at a token.
     """
     is_outside, pruned = statistics.outside & response_mask.bool(), statistics.pruned_mass.double() * response_mask

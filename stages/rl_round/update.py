@@ -5,16 +5,16 @@ at the start of the update, `policy_logprobs` the current ones, with gradient. T
 before the update, once per sample.
 
 Advantages are per token: the outcome stream and the repetition stream, each with its own discount. Sources: the papers
-cited in `stages.algorithms.advantages` and `optimal_token_baseline`; two streams with separate discounts as in
-Demystifying Long CoT (arXiv 2502.03373, section 4.4): each is a reward to go, from which a critic's value is
-subtracted once (`advantage.kind: gae`).
+cited in `stages.algorithms.advantages` and `optimal_token_baseline`. Two streams with separate discounts are as in
+Demystifying Long CoT (arXiv 2502.03373, section 4.4). Each is a reward to go. With `advantage.kind: gae`, a critic's
+value is subtracted once.
 
 Deviations: 1. estimators of whole responses centre only the outcome; the discounted penalty to go is added uncentred,
 so that a repeated token is always pushed down. 2. With the optimal token baseline, both streams are part of the return
 from which the baseline is subtracted. 3. The KL to the reference as a reward belongs to the outcome stream; the code of
 Demystifying Long CoT gives an equal share of it to each stream. 4. Tokens are chosen by covariance or entropy among all
-tokens of an update, by the weights before the step's first one; verl and the papers' code take current weights and a
-micro-batch. So the choice depends neither on the size of micro-batches nor on the number of ranks.
+tokens of an update, with the weights before the step's first update. verl and the papers' code use current weights and
+a micro-batch. So the choice depends neither on the size of micro-batches nor on the number of ranks.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def test_clipped_surrogate_by_hand():
     advantages = torch.tensor([[2.0, -2.0, 2.0, -2.0, 1.0]])
     loss, diagnostics = clipped_surrogate(ratios.log(), torch.zeros(1, 5), advantages, torch.ones(1, 5), 0.2, 0.28)
     # A > 0, r = 1.5: min(3, 1.28 * 2) = 2.56. A < 0, r = 1.5: min(-3, -2.56) = -3. A > 0, r = 0.5: min(1, 1.6) = 1.
-    # A < 0, r = 0.5: min(-1, 0.8 * -2) = -1.6. r = 1.1 lies inside: 1.1.
+    # A < 0, r = 0.5: min(-1, 0.8 * -2) = -1.6. r = 1.1 is inside: 1.1.
     torch.testing.assert_close(loss, torch.tensor([[-2.56, 3.0, -1.0, 1.6, -1.1]]))
     assert diagnostics["clip_fraction/high"].item() == pytest.approx(1 / 5)
     assert diagnostics["clip_fraction/low"].item() == pytest.approx(1 / 5)

@@ -1,5 +1,8 @@
-"""The long stages of the text-to-image branch, with one miniature for all: killed by SIGKILL at seeded moments, on
-ranks of DeepSpeed, in mixed precision, and on a folder in the format of Stable Diffusion in diffusers."""
+"""The long stages of the text-to-image branch, all with one miniature.
+
+They are killed by SIGKILL at seeded moments, and run on ranks of DeepSpeed, in mixed precision, and on a folder in the
+format of Stable Diffusion in diffusers.
+"""
 
 import json
 import random

@@ -4,7 +4,7 @@ Start here: `decide` is the verifier's exact path. The order of the other files 
 1. `extraction` finds the answer in the response; `normalisation` gives it one spelling.
 2. `equivalence` compares the two texts.
 3. `algebraic_verdict` reads both as mathematics. `quantities` removes units, `latex` and `latex_parser` build a tree,
-   `shapes` says what kind of answer it is, `comparison` compares (with `algebra` and `evaluation`), and `worked_out`
+   and `shapes` says what kind of answer it is. `comparison` compares, with `algebra` and `evaluation`. `worked_out`
    looks for work that is left. Where the answer is a sentence, `sentences` first picks the answer out of it.
 4. math-verify drops whatever it does not understand. So it only gets texts that the grammar reads from end to end,
    without a word left over, and that cannot explode.

@@ -163,8 +163,8 @@ def pick_answer(sentence: str) -> str | None:
 def value_after_marker(sentence: str) -> str | None:
     """Returns the answer in a sentence that states it; None where words around a value may change or deny it.
 
-    Before the value there are only filler words, or the subject of the statement (`The largest $n$ is`), or the value
-    is a measure in a separate sentence (`Jane began 3 hours ago`). The counted thing or a reason may follow.
+    Only filler words or the subject of the statement (`The largest $n$ is`) may stand before the value. The value may
+    also be a measure in a separate sentence (`Jane began 3 hours ago`). The counted thing or a reason may follow.
     """
     # Only the beginning, since the marker precedes it.
     text = sentence[:_MAX_CHARACTERS].strip(" \"'*\\.!")

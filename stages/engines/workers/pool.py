@@ -10,8 +10,8 @@ Workers are confined (`sandbox.py`): no network, no other processes, no files.
         answers = [pool.submit(page=page, max_answer_characters=40) for page in pages]
 
 Works in any thread of any process, including Ray's. Each worker is started and watched by a thread that lives as long
-as the pool: the kernel's "die with the parent" signal is sent when the starting *thread* ends, not only its process.
-That thread keeps the time, kills a worker that has computed too long, and starts another in its place.
+as the pool. The reason: the kernel sends its "die with the parent" signal already when the starting *thread* ends. That
+thread keeps the time, kills a worker that has computed too long, and starts another in its place.
 """
 
 from __future__ import annotations

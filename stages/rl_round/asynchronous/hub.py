@@ -6,7 +6,7 @@ has happened. A killed hub resumes from the journal and the trainer's last check
 Below the hub: `Judge` calls the verifier in a thread, so that the verifier delays no process, and `NodeVersions` knows
 which versions of the weights replicas can load. Then the numbers of a step, from plain data;
 docs/explanation/asynchronous-loop.md explains their names. A function leaves out numbers that it cannot compute (a mean
-of nothing), so that no curve shows a zero that was not measured; counts of things that did not happen are 0.
+of nothing), so no curve shows a zero that was not measured. Counts of things that did not happen are 0.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def run_asynchronous_round(this_round: Round, loop: AsynchronousLoop) -> None:
     """Runs the round and writes its outputs.
 
     UserError when Ray cannot start, when the replicas or a version of the weights do not fit, or when a process dies
-    again and again; finished work is kept for the next attempt.
+    repeatedly. Finished work is kept for the next attempt.
     """
     log = RolloutLog(this_round)
     with Journal(this_round.scratch / "journal") as journal:

@@ -96,7 +96,7 @@ class RoundTrainer:
         trained = time.perf_counter()
         self._publish()
         published = time.perf_counter()
-        # After the publication: replicas go on with these weights meanwhile.
+        # After the publication, so that replicas continue with these weights meanwhile.
         evaluated, is_best = self._evaluate()
         if saves or is_best:
             self._save()
