@@ -132,7 +132,7 @@ class Measured:
     """Measurements of the intervals of one setting."""
 
     below: float
-    """Share of intervals that lie above the truth, so that the truth is below."""
+    """Share of intervals that are entirely above the truth."""
     above: float
     width: float
     separated: float

@@ -134,7 +134,7 @@ def main() -> None:
     times: dict[tuple[str, int, bool], list[float]] = {arm: [] for arm in arms}
     first: dict[int, Sample] = {}
     # All arms in turn: what else the machine does meets all alike. First each order without tools warms up: workers are
-    # started for every arm, off the clock, so the slow arms need no turn of their own for that.
+    # started for every arm, off the clock, so the slow arms need no warm-up.
     for turn in range(given.repeats + 1):
         for arm in arms if turn else arms[: len(ORDERS)]:
             seconds, samples = work.draw(*arm)
