@@ -97,7 +97,7 @@ def _show_version(is_wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", help="show the version and end", is_eager=True, callback=_show_version)
+        bool, typer.Option("--version", help="show the version and exit", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """Retrace: reproducible post-training of reasoning language models. Exit code 2 is a mistake of the caller."""
@@ -124,7 +124,7 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
         remove_orphaned_outputs(PROJECT)
     gone = ", ".join(stages_left_out(PROJECT))
     how = (
-        f"`make repro` (`dvc repro` would run {gone} too, which it leaves out)"
+        f"`make repro` (not `dvc repro`, which would also run {gone}; the recipe leaves that out)"
         if gone
         else "`make repro` or `dvc repro`"
     )
@@ -139,12 +139,12 @@ def graph(
     changed = updated_graph(PROJECT)[1] if check else write_graph(PROJECT)
     names = ", ".join(changed)
     if not changed:
-        typer.echo("dvc.yaml has what the stages declare")
+        typer.echo("dvc.yaml matches what the stages declare")
     elif check:
         typer.echo(f"dvc.yaml differs from what these stages declare: {names}. Run `retrace graph`")
         raise typer.Exit(1)
     else:
-        typer.echo(f"dvc.yaml now has what these stages declare: {names}")
+        typer.echo(f"dvc.yaml now matches what these stages declare: {names}")
 
 
 @app.command()

@@ -54,7 +54,7 @@ def data(
     table = read_rows(file, kind, rows)
     sound = [row for row in table if not isinstance(row, BrokenRow)]
     if not sound:
-        raise UserError(f"{file} has no sound row in its first {len(table)}: {_first_fault(table)}")
+        raise UserError(f"{file} has no valid row in its first {len(table)}: {_first_fault(table)}")
     typer.echo("\n".join(describe_columns(sound)))
     named = {"problem": problem, "answer": answer, "solution": solution}
     fields = messages or _guessed_messages(sound, named) or field_map(sound, named)

@@ -92,7 +92,7 @@ def export(
     # Before anything is written: a push that cannot succeed must not cost an export.
     token = _token(push)
     if to.exists() and not (to.is_dir() and not any(to.iterdir())):
-        raise UserError(f"--to {to} is there and not empty: name a new folder, nothing is overwritten")
+        raise UserError(f"--to {to} is not empty: name a new folder, because nothing is overwritten")
     dtype = dtype or _base_dtype(folder)
     with replace_folder(to) as place:
         write_weights(folder, place, dtype)
@@ -244,13 +244,13 @@ def model_card(policy: str, chain: Chain | None, dtype: str) -> str:
         head["base_model"] = base["repository"]
     lines = ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", f"# {Path(policy).name}", ""]
     if chain is None:
-        return "\n".join([*lines, "This folder was not made by a project at hand: nothing is known of its data.", ""])
+        return "\n".join([*lines, "This folder was not made by a known project, so its data are unknown.", ""])
     lines += [f"A language model in {dtype}, trained with Retrace from {_origin(base)}.", ""]
     lines += _section("Scores", ("benchmark", "metric", "score", "95% interval"), _scores(chain.scores))
     lines += _section("Data", ("source", "role", "from", "licence"), _sources(entries))
-    lines += ["Their licences, and that of the base model, bind whoever passes this model on.", ""]
+    lines += ["If you distribute this model, you must follow their licences and that of the base model.", ""]
     lines += ["## Methods", "", *(f"- {method}" for method in _methods(entries)), ""]
-    lines += ["## How to make it again", "", "```", *_commands(chain), "```", ""]
+    lines += ["## How to reproduce it", "", "```", *_commands(chain), "```", ""]
     made = [(e.name, e.key[:12], e.code[:12]) for e in entries]
     lines += _section("Stages", ("stage", "lock hash", "code fingerprint"), made)
     return "\n".join(lines)

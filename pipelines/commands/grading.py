@@ -80,7 +80,7 @@ def grade(
             verifier = opened.enter_context(_open_verifier(jobs, judge, judge_tokens, params))
             _write_verdicts(source, verifier, sys.stdout)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{file} is no whole gzip file ({error}): unpack it, or get it again") from error
+        raise UserError(f"{file} is a damaged gzip file ({error}): unpack it, or download it again") from error
     except BrokenPipeError:
         # The reader has closed the pipe, and Python would report an error for it at its end.
         sys.stderr.close()

@@ -1,4 +1,4 @@
-"""`retrace phrases`: how many texts of a file hold a phrase of a list, or a sentence much like it.
+"""`retrace phrases`: counts the texts of a file that contain a phrase of a list, or a sentence much like it.
 
 Source: Demystifying Long CoT (arXiv 2502.03373, section 6.5), which looks for phrases of long reasoning in OpenWebMath,
 and the authors' `minhash/find_similar_strings.py`. Deviations:

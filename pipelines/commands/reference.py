@@ -112,7 +112,7 @@ def _params() -> Iterator[str]:
     titles: dict[type, str] = {}
     sections = section_models()
     places = {name: f"{name}{_entry(model)}" for name, model in sections.items()}
-    # First: a value that is a section of its own and part of another one is described in its own.
+    # First, because a section that is also part of another section is described separately.
     claimed = {name: _claim(_models_in(model), places[name], titles) for name, model in sections.items()}
     for name, model in sections.items():
         yield f"## `{name}`\n"

@@ -1,4 +1,4 @@
-"""Recipes: taking one into use as params.yaml, removing the files of the previous one, and resolving recipe files.
+"""Recipes: puts one into use as params.yaml, removes the files of the previous one, and resolves recipe files.
 
 Some stages depend on folders (data/metrics, data/verdicts, ...), which must contain only the outputs of the recipe in
 use. Files that another recipe, or an earlier params.yaml, left there are removed. A file in DVC's cache is deleted, and
@@ -87,7 +87,7 @@ def _keep_edits(root: Path, params: Path) -> None:
             # A mistake in another recipe does not matter for this run.
             continue
     write_text_atomically(root / "state" / "params.before.yaml", edited)
-    say("params.yaml was like no recipe: it is kept as state/params.before.yaml")
+    say("params.yaml matched no recipe: it is saved as state/params.before.yaml")
 
 
 def _check(root: Path, given: Any, label: str) -> None:
@@ -193,7 +193,8 @@ def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterat
     path = root / "state" / "locks" / "params.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+") as lock:
-        reason = f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}"
+        waiting = f"recipe {recipe}" if recipe else "params.yaml"
+        reason = f"{waiting}: waiting for the runs that use another params.yaml in {root}"
         wait_for(lambda: _is_settled(root, recipe, lock), say, lambda: reason)
         yield
 
@@ -277,12 +278,12 @@ def _chain(
     wanted, asked_by = f"{name}.yaml", ""
     while True:
         if wanted in chain:
-            raise UserError(f"recipe {name}: `extends` goes round in a circle: {' -> '.join([*chain, wanted])}")
+            raise UserError(f"recipe {name}: `extends` forms a cycle: {' -> '.join([*chain, wanted])}")
         # A recipe extends a file beside it. A path could lead anywhere.
         text = read(f"pipelines/recipes/{wanted}") if "/" not in wanted else None
         if text is None:
             raise UserError(
-                f"recipe {asked_by or name}: it extends {wanted}, and there is no pipelines/recipes/{wanted}"
+                f"recipe {asked_by or name}: it extends {wanted}, but there is no pipelines/recipes/{wanted}"
             )
         content = _loaded(text, wanted, load)
         chain[wanted] = (text, content)

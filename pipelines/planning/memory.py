@@ -136,7 +136,7 @@ def sampling_memory(shape: Shape, sampler: Any, gpu: Gpu, sequences: float, toke
     parallel = getattr(sampler, "tensor_parallel", 1)
     width = NUMBER_BYTES[sampler.dtype]
     weights = shape.parameters * width / parallel
-    # The torch sampler keeps its cache in float32, whatever the policy's precision.
+    # The torch sampler keeps its cache in float32 for a policy of any precision.
     per_token = shape.kv_bytes_per_token(width if sampler.kind == "vllm" else 4)
     if sampler.kind == "vllm":
         room = gpu.memory_gb * 1e9 * sampler.memory_fraction - weights - CONTEXT_BYTES
@@ -231,9 +231,9 @@ def _too_few_gpus(name: str, own: SideBySide, sampler: Any, gpus: int) -> Iterat
     needed = own.replicas * parallel + own.trainer_ranks
     if needed > gpus:
         yield (
-            f"{name}: {own.replicas} replica(s) over {parallel} GPU(s) each and {own.trainer_ranks} trainer rank(s) "
-            f"work side by side on {needed} GPUs, and --gpus is {gpus}: raise it, or lower sampler.replicas.count, "
-            "sampler.tensor_parallel or rl.loop.trainer_ranks"
+            f"{name}: {own.replicas} replica(s) of {parallel} GPU(s) and {own.trainer_ranks} trainer rank(s) need "
+            f"{needed} GPUs, but --gpus is {gpus}: raise it, or lower sampler.replicas.count, sampler.tensor_parallel "
+            "or rl.loop.trainer_ranks"
         )
 
 

@@ -69,7 +69,7 @@ def rollouts(
     out = out or PROJECT / "reports/rollouts" / table.stem
     # Only an earlier page is replaced: --out may name another folder of the user by mistake.
     if out.exists() and not (out / "index.html").is_file():
-        raise UserError(f"--out {out} is there and no such page: name a new folder, nothing is overwritten")
+        raise UserError(f"--out {out} exists and is no such page: name a new folder, because nothing is overwritten")
     policy, values = policy or PROJECT / "data/policies" / table.stem, {}
     problems, vocabulary = problems_by_id(PROJECT), _vocabulary(policy)
     if colour:

@@ -56,7 +56,7 @@ def code_at(root: Path, revision: str, is_with_changes: bool) -> Code:
         ) from error
     top = git(root, "rev-parse", "--show-toplevel")
     if Path(top).resolve() != root.resolve():
-        raise UserError(f"{root} is a folder of the git repository {top}: make it one of its own (git init)")
+        raise UserError(f"{root} is a folder of the git repository {top}: make it a repository itself (git init)")
     return Code(root, commit, is_with_changes, tuple(_changed(root, commit, CODE)))
 
 

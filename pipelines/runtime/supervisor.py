@@ -1,4 +1,4 @@
-"""Runs a command and leaves none of its processes behind, whatever session or parent such a process has chosen.
+"""Runs a command and leaves none of its processes behind, even if such a process has changed its session or parent.
 
     python pipelines/runtime/supervisor.py STARTER COMMAND [ARGUMENT...]
 

@@ -54,7 +54,7 @@ def synchronous(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationRe
 
 
 def one_step(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
-    """The first step trains on responses of its own weights, and is not measured."""
+    """The first step trains on responses of the current weights, and is not measured."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
     ready = _generate(machine, replicas, lengths, 0, 0, time, tally)

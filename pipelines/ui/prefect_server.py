@@ -29,7 +29,7 @@ location.replace("/deployments");
 
 
 def bound_sqlite_caches(count: int = CACHE_BYTES) -> None:
-    """Limits SQLite's memory in this process to `count` bytes, whatever a connection requests.
+    """Limits SQLite's memory in this process to `count` bytes, even if a connection requests more.
 
     Above the limit a new page replaces an old one, and nothing fails (SQLite, `PRAGMA soft_heap_limit`).
     """

@@ -84,7 +84,7 @@ def test_the_card_has_data_methods_scores_and_commands(project):
 
 def test_a_folder_of_somebody_elses_says_that_nothing_is_known(project):
     export(write_tiny_policy(project / "theirs"), "--to", project / "out")
-    assert "nothing is known of its data" in (project / "out/README.md").read_text()
+    assert "so its data are unknown" in (project / "out/README.md").read_text()
 
 
 def test_mistakes_are_one_sentence_and_write_nothing(project, monkeypatch):
@@ -95,7 +95,7 @@ def test_mistakes_are_one_sentence_and_write_nothing(project, monkeypatch):
     (project / "full/notes").write_text("mine")
     for arguments, told in (
         (["rl_9", "--to", "out"], "'rl_9' is neither a policy of this project (base, rl_1, sft)"),
-        (["rl_1", "--to", "full"], "is there and not empty: name a new folder"),
+        (["rl_1", "--to", "full"], "is not empty: name a new folder"),
         (["sft", "--to", "out"], "has no safetensors"),
         (["rl_1", "--to", "out", "--push", "mine"], "name the owner too"),
         (["rl_1", "--to", "out", "--push", "me/.."], "--push me/..: "),
