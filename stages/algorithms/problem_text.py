@@ -1,4 +1,4 @@
-"""Reads a problem as words, whatever its typesetting, and as quantities, whatever their notation.
+"""Reads a problem as words, independent of typesetting, and as quantities, independent of notation.
 
 Equal problems have equal `problem_words`. `renamed_words` also ignores the names of letters in formulas:
 `$x+y$` and `$a+b$` are equal.

@@ -193,7 +193,7 @@ def completed_by(annotator_id: str) -> int | str:
 
 
 _QUESTIONS = dict(
-    zip(ASPECTS, ("Overall", "Follows the prompt", "Fidelity: no flaws, whatever was asked for"), strict=True)
+    zip(ASPECTS, ("Overall", "Follows the prompt", "Fidelity: no flaws, regardless of the prompt"), strict=True)
 )
 
 

@@ -25,7 +25,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def _why_cuda_fails() -> str:
-    """Why CUDA does not start here although nobody has hidden the GPU; empty where there is none."""
+    """Returns why CUDA does not start although the GPU is not hidden; empty where there is none."""
     # torch.cuda.is_available() only warns and says no; initialising raises the driver's reason.
     if torch.version.cuda is None or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return ""

@@ -1,4 +1,4 @@
-"""Exercises to rows of the candidate table, with a confidence and, if the page states it clearly, the answer.
+"""Turns exercises into rows of the candidate table, with a confidence and, if the page states it clearly, the answer.
 
 The confidence says how reliable a pair of problem and solution is. It is the precision of the rule that produced
 the pair, measured on two books and three collections of documents whose pairs are known (docs/explanation/extraction.md

@@ -279,7 +279,7 @@ RULE = "model"
 """`Exercise.rule` of the model's exercises."""
 MAX_EXERCISES = 100
 """Most exercises of one answer; later ones are not read."""
-# Models number the fields, quote them and set them in bold, whatever the request says.
+# Models number the fields, quote them and set them in bold, even if the request does not say so.
 _FIELD = re.compile(r"[\s>*_#\d.)-]{0,12}(PROBLEM|SOLUTION|ANSWER)\s?\d{0,3}[*_]{0,2}\s?:[*_]{0,2}(.*)")
 _ELLIPSIS = re.compile(r"\s*(?:\[?\.\.\.\]?|…)\s*")
 _LETTER = re.compile(r"\w")

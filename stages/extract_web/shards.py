@@ -1,4 +1,4 @@
-"""Pages to rows: Parquet shards, each read in a separate process, on this machine or with Ray.
+"""Extracts rows from Parquet shards of pages, each in a separate process, on this machine or with Ray.
 
 A folder of shards is used as it is; a page table is cut into shards. Each shard gets a new process with limits on
 computing time and memory, and its pages get another one. Neither is forked: a fork would inherit the locks that this

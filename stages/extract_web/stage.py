@@ -57,7 +57,7 @@ class PolicyModel(StrictParams):
     @model_validator(mode="after")
     def _is_not_made_here(self) -> PolicyModel:
         if "data/policies" in self.folder:
-            raise ValueError("a folder under data/policies is made by this graph: copy it elsewhere and name the copy")
+            raise ValueError("a folder under data/policies is made by this graph: name a copy in another folder")
         return self
 
 

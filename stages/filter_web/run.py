@@ -1,4 +1,4 @@
-"""From candidates to trusted problems: rules on each row, duplicates, benchmarks, agreement with a policy.
+"""Filters candidates into trusted problems: rules on each row, duplicates, benchmarks, agreement with a policy.
 
 Each rule checks one exercise and returns its objection, or None. Its name in `RULES` is the counted reason; its
 return value goes into the table of dropped rows.

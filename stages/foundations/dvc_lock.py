@@ -140,7 +140,7 @@ def stages_behind(entries: LockedStages, targets: Iterable[str]) -> list[str]:
             return
         # A dvc.lock that was merged by hand may have a circle, and the recursion would never end.
         if name in open_ones:
-            raise UserError(f"dvc.lock goes round in a circle at {name}: run `dvc repro`")
+            raise UserError(f"dvc.lock has a cycle at {name}: run `dvc repro`")
         open_ones.add(name)
         for path in entries[name].deps:
             for maker in makers_of(entries, path):

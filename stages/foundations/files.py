@@ -247,9 +247,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                     and (first := seen.setdefault((key.tag, key.value), key)) is not key
                 ):
                     raise yaml.constructor.ConstructorError(
-                        f"the key `{key.value}` stands here first",
+                        f"the key `{key.value}` is here",
                         first.start_mark,
-                        "and is here a second time: remove one",
+                        "and here a second time: remove one",
                         key.start_mark,
                     )
             node.has_different_keys = True  # merged in, the keys of `<<` may repeat those of the mapping

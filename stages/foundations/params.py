@@ -246,7 +246,7 @@ class ReasoningGymEnvironment(_Environment):
 
 
 class VerifiersEnvironment(_Environment):
-    """An environment of package verifiers, which runs in a virtual environment of its own."""
+    """An environment of package verifiers, which runs in a separate virtual environment."""
 
     kind: Literal["verifiers"]
     python: str

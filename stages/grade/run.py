@@ -74,7 +74,7 @@ def judged_texts(rows: pandas.DataFrame) -> list[str]:
 def judge_by_function(rows: pandas.DataFrame, function: CustomFunction, limits: VerifierParams) -> list[Judgement]:
     """A judgement for each row of a response table. A fault of the function is `crashed`, its sentence the reason.
 
-    `extracted` is what the rules find in the response: majority votes tell wrong answers apart by it.
+    `extracted` is what the rules find in the response: majority votes distinguish wrong answers by it.
     """
     path, judgements = f"{function.params.file}: {function.params.name}", []
     records = rows.drop(columns=[*EPISODE], errors="ignore").to_dict("records")

@@ -69,7 +69,7 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
             # `ABOUT.contradictions` compares the sections; the responses may still be those of another setting.
             if k > samples:
                 raise UserError(
-                    f"grade.pass_at_k asks for {k} samples of a problem, the responses have {samples}: "
+                    f"grade.pass_at_k needs {k} samples of a problem, but the responses have {samples}: "
                     "lower it, or raise the number of samples in section `respond`"
                 )
             per_problem[f"pass_at_{k}"] = numpy.asarray(pass_at_k(samples, correct, k)).tolist()

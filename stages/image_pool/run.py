@@ -1,4 +1,4 @@
-"""The images of a round: those of generators, then those of the foreign list; each once, safely decoded."""
+"""Gathers the images of a round: those of generators, then those of the foreign list; each once, safely decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Annotations to preferences: judges annotators, keeps rankings, makes pairs of images, splits them by prompt.
+"""Turns annotations into preferences: judges annotators, keeps rankings, makes pairs of images, splits them by prompt.
 
 Quality control measures every annotator in four ways, and keeps or drops the annotator with the reasons:
 
@@ -149,7 +149,7 @@ def splits_of(prompts: pandas.DataFrame, validation_fraction: float, seed: int) 
     """Returns prompt id -> train, validation or test. A hash of the id moves a share of the train prompts to
     validation.
 
-    So all pairs of a prompt are in one split, in every round, whatever other prompts there are.
+    So all pairs of a prompt are in one split, in every round, independent of other prompts.
     """
     splits = {}
     for prompt_id, split in zip(prompts["prompt_id"], prompts["split"], strict=True):

@@ -124,7 +124,7 @@ def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
         if file.resolve() == output:
             raise UserError(
                 f"rl.loop.schedule {params.loop.schedule} reads {file}, which this round writes: copy schedule and "
-                "rollouts elsewhere and name the copy"
+                "rollouts to another folder and name the copy"
             )
     return {"schedule": schedule, "rollouts": rollouts}
 

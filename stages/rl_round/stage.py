@@ -183,13 +183,13 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         assumed.append(f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})")
     if side_by_side:
         tails = (
-            "a replica waits for the longest response of its own share"
+            "a replica waits for the longest response of its share"
             if loop.repack.kind == "none"
-            else "repack is taken to keep the replicas that draw full"
+            else "repack is assumed to keep the sampling replicas full"
         )
         assumed.append(
-            f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
-            f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; {tails}"
+            f"rl.loop asynchronous: a round takes the longer of sampling ({count} replica(s)) and training "
+            f"({loop.trainer_ranks} rank(s)), in parallel on separate devices; {tails}"
         )
     return Work(training, (sampling, *evaluations), tuple(assumed), side_by_side)
 

@@ -1,4 +1,4 @@
-"""From groups to optimizer updates: statistics of the trainer, advantages, minibatches, the policy loss.
+"""Updates the policy on a step's groups: statistics of the trainer, advantages, minibatches, the policy loss.
 
 Three log-probabilities are never mixed: `rollout_logprobs` are the sampler's, `proximal_logprobs` those of the weights
 at the start of the update, `policy_logprobs` the current ones, with gradient. Trainer and reference compute theirs
@@ -99,7 +99,7 @@ def prepare_samples(
         samples = replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
     if distillation is not None:
         logprobs, mask = frozen_logprobs(samples, plan, params, trainer, teacher), samples.response_mask
-        # Last: whatever the reward's advantage is scaled by, the coefficient weighs nats.
+        # Last, so that the coefficient weighs nats, independent of the scaling of the reward's advantage.
         from_teacher = distilled(samples.proximal_logprobs, logprobs, mask, distillation.coefficient)
         samples = replace(samples, advantages=samples.advantages + from_teacher, teacher_logprobs=logprobs)
     return with_comparisons(samples, plan, params)
@@ -395,7 +395,7 @@ def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
 
 
 def _with_breaks(sample: Sample) -> list[int]:
-    """Returns the policy's tokens, with a negative number of its own in place of each observation.
+    """Returns the policy's tokens, with a unique negative number in place of each observation.
 
     So no n-gram crosses an observation, and what an environment repeats costs the policy nothing.
     """

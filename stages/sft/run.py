@@ -225,7 +225,7 @@ def encode_demonstrations(
         else:
             sequences.append(sequence)
     if context:
-        say(f"sft: {context} assistant turns are context only: the chat template writes them anew in later prompts")
+        say(f"sft: {context} assistant turns are context only: the chat template rewrites them in later prompts")
     return sequences
 
 

@@ -308,7 +308,7 @@ def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_p
 
 def test_a_window_outside_of_the_draw_and_a_pretraining_weight_of_zero_are_refused():
     for change, told in (
-        ({"feedback": {"kind": "refl", "window": [2, 4], "bound": 2.0}}, "must lie in 0..3"),
+        ({"feedback": {"kind": "refl", "window": [2, 4], "bound": 2.0}}, "must be in 0..3"),
         ({"feedback": {"kind": "draft", "gradient_steps": 5, "bound": None}}, "at most sampling_steps"),
         ({"feedback": {**FILTERING, "top_share": 1.0}}, "less than 1"),
         ({"feedback": {**RAFT, "pictures_per_prompt": 1}}, "greater than or equal to 2"),

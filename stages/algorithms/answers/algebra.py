@@ -125,7 +125,7 @@ def are_proportional(first: Form, second: Form) -> Fraction | None:
 
 
 def rational_value(form: Form) -> Fraction | None:
-    """Returns the number that a form stands for; None when it is not rational."""
+    """Returns the number that a form represents; None when it is not rational."""
     # A denominator of several terms is not divided out, although (1+\sqrt2)/(1+\sqrt2) is 1.
     if form.bottom != _ONE or any(monomial for monomial in form.top):
         return None

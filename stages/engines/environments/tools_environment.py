@@ -182,7 +182,7 @@ def calculate(expression: str, busy_fraction: float, seed: int) -> str:
 def call_function(tool: FunctionTool, arguments: Mapping[str, Any], seed: int) -> str:
     """Returns the result of the user's function as text. CallError when it raises."""
     function = load(tool.file, tool.name, custom_file(tool.file).read_text(encoding="utf-8"))
-    # A function that draws random numbers gives the same in a resumed run, whatever was called before.
+    # A function that draws random numbers gives the same in a resumed run, independent of earlier calls.
     random.seed(seed)
     try:
         value = function(**arguments)

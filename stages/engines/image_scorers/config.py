@@ -77,7 +77,7 @@ class PinnedWeights(StrictParams):
     @classmethod
     def _is_no_pickle(cls, path: str) -> str:
         if not path.endswith(".safetensors"):
-            raise ValueError(f"{path} is no .safetensors file, and a pickle can run code: convert it once, elsewhere")
+            raise ValueError(f"{path} is no .safetensors file, and a pickle can run code: convert it outside Retrace")
         return path
 
 

@@ -172,7 +172,7 @@ def _resume(
     if latest is None:
         return 0, [], None
     step, folder = latest
-    say(f"{label}: going on from step {step}")
+    say(f"{label}: resuming from step {step}")
     trainer.load_checkpoint(folder)
     if kept is not None:
         kept.load(folder)

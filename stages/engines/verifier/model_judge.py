@@ -37,7 +37,7 @@ _MAX_CHARACTERS = 8_000
 MAX_TOKENS = 1024
 SAME, DIFFERENT = "yes", "no"
 NO_JUDGEMENT, UNDECIDED = "no_judgement", "undecided"
-"""Reasons of judgements that tell more about the judge than about the response."""
+"""Reasons of judgements that say more about the judge than about the response."""
 _MAX_ANSWER_CHARACTERS = 200
 _PROMPT = """You compare the final answer of a response with a reference solution.
 

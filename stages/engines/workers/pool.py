@@ -405,7 +405,7 @@ class _Clock:
         return max(0.0, min(computing, self._until - time.monotonic()))
 
     def is_computed_up(self) -> bool:
-        """True where the request has used up its computing time, whatever the machine did meanwhile."""
+        """True where the request has used up its computing time, independent of the machine's load."""
         return self._computing() - self._computed >= self._computing_seconds
 
     def _computing(self) -> float:

@@ -343,12 +343,12 @@ class Hub:
         still = now - self._changed_at
         if now - self._said_at > STILL_SECONDS:
             self._said_at = now
-            say(f"{self.name}: nothing has changed for {still:.0f} s: {standing}")
+            say(f"{self.name}: no progress for {still:.0f} s: {standing}")
         # Long responses and slow steps also change nothing for minutes: it is a fault only where all are idle.
         is_idle = started and not trainers.calls and not any(map(pool.is_busy, started))
         if is_idle and still > MOST_STILL_SECONDS:
             raise RuntimeError(
-                f"{self.name} stands still, and nobody has anything to do: {standing}. That is a fault of Retrace: "
+                f"{self.name} is stuck, and no process has work: {standing}. That is a fault of Retrace: "
                 f"please report it with {self.journal.folder}. Remove {self.journal.folder.parent} to start the "
                 "round again"
             )

@@ -97,7 +97,7 @@ class Journal:
                 raise
             raise UserError(
                 f"the journal {self.folder} cannot be written: {error.strerror}. Free disk space and run again; "
-                "nothing that was written before is lost, and the round goes on from it"
+                "no earlier record is lost, and the round resumes from there"
             ) from error
         self._waiting.clear()
         if self._unsynced >= SYNC_BYTES:

@@ -76,7 +76,7 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         taken = coordinator.restore(records)
         curve = [record.row for record in records if isinstance(record, Stepped)]
         if records:
-            say(f"rl_round: going on from step {len(curve)}, with {len(coordinator.groups)} groups under way")
+            say(f"rl_round: resuming from step {len(curve)}, with {len(coordinator.groups)} groups under way")
         else:
             # An attempt was killed during cleanup, after writing its outputs: its checkpoints belong to no journal.
             _clear_but_journal(scratch, log)

@@ -167,7 +167,7 @@ class Trainers:
             raise UserError(
                 f"{self._name}: the trainer was lost {self._deaths_in_a_row} times in a row, at last because {lost}. "
                 "Too little memory is the usual reason: lower trainer.micro_batch_tokens. The last checkpoint and "
-                "every finished response are kept, the next run goes on from them"
+                "every finished response are kept, and the next run resumes from them"
             ) from lost
         say(f"{self._name}: the trainer starts again from its last checkpoint, because {lost}")
         self._actors.start_again()

@@ -83,7 +83,7 @@ class ReplayedBatches(BatchSource):
         there = [(row["problem_id"], row["sample_index"]) for row in rows]
         if there != [(placed.problem_id, index) for index in range(placed.rows)]:
             raise UserError(
-                f"the schedule's group of {placed.problem_id} does not stand in rows {placed.first_row} to "
+                f"the schedule's group of {placed.problem_id} is not in rows {placed.first_row} to "
                 f"{placed.first_row + placed.rows} of the rollouts: schedule and table are not of one round, copy both "
                 "again"
             )

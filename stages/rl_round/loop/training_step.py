@@ -99,7 +99,7 @@ def train_step(this_round: Round, step: int, batch: Batch | None, last_row: Mapp
         samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation, critic)
         of_critic = update_critic(samples, plan, params, scale, critic) if critic else []
         bonus = entropy_bonus(params, last_row)
-        # Advantages from values that know nothing yet would only be noise.
+        # Advantages from untrained values would only be noise.
         is_warming_up = critic is not None and step < params.advantage.critic.warmup_steps
         updates = [] if is_warming_up else update_policy(samples, plan, params, scale, trainer, bonus.get(APPLIED, 0.0))
     row = {"step": step + 1, **summarise_critic(of_critic)} | bonus | (summarise(updates) if updates else {})
@@ -194,8 +194,8 @@ def _explain_nonfinite_loss(this_round: Round, step: int, groups: Sequence[Group
         # Each problem once and in the order of the batch, so the error is the same each time.
         ids = ", ".join(dict.fromkeys(group.problem_id for group in groups))
         raise FloatingPointError(
-            f"{this_round.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run goes "
-            "on from there. Lower rl.optimizer.learning_rate, or look at the rewards of these problems"
+            f"{this_round.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run "
+            "resumes from there. Lower rl.optimizer.learning_rate, or look at the rewards of these problems"
         ) from error
 
 
@@ -263,7 +263,7 @@ def _custom_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 def _vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Returns the share of a group that has the majority's answer, and how often that is the gold answer.
 
-    A group without an answer counts as 0 in both. Empty when nobody votes.
+    A group without an answer counts as 0 in both. Empty without votes.
     """
     members = [[rollout for rollout in group.rollouts if rollout.parts.get(VOTE)] for group in groups]
     if not any(VOTE in rollout.parts for group in groups for rollout in group.rollouts):
@@ -272,7 +272,7 @@ def _vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "vote/majority_ratio": _mean(
             [len(one) / len(group.rollouts) for one, group in zip(members, groups, strict=True)]
         ),
-        # The first one's answer stands for the majority's.
+        # The first one's answer represents the majority's.
         "vote/label_accuracy": _mean([float(bool(one) and one[0].verdict is Verdict.CORRECT) for one in members]),
     }
 

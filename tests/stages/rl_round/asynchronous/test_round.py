@@ -205,11 +205,11 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     process = start(taught, params, tmp_path)
     wait_for(lambda: (tmp_path / "out/rl_1.json").exists(), process, tmp_path)
     process.kill()
-    assert process.wait() == -signal.SIGKILL and f"going on from step {step}, with" in said(tmp_path)
+    assert process.wait() == -signal.SIGKILL and f"resuming from step {step}, with" in said(tmp_path)
     assert "is not used: trainer.safetensors changed since it was written" in said(tmp_path)
     process = start(taught, params, tmp_path)
     wait_for_end(process, tmp_path)
-    assert f"going on from step {STEPS}, with" in said(tmp_path)
+    assert f"resuming from step {STEPS}, with" in said(tmp_path)
     assert check_round(taught, tmp_path, 0, CUSTOM)["staleness/max"] == 0
     check_evaluations(taught, tmp_path)
 
