@@ -1,8 +1,8 @@
 r"""Compares the verifier with math-verify on the same rows and cores, in one run; then 10,000 hostile responses.
 
 For each file of rows (`gold`, `pred` or `prediction`, optionally `expected`) both contenders take turns, A B A B ...,
-after a warm-up turn each. Ours is `Verifier.judge` over all rows with WORKERS workers; math-verify is `parse` and
-`verify` with its defaults (including time limits) in WORKERS processes that each take every WORKERS-th row. Start-up
+after a warm-up turn each. Ours is `Verifier.judge` over all rows with WORKERS workers. math-verify is `parse` and
+`verify` with its defaults (including time limits), in WORKERS processes that each take every WORKERS-th row. Start-up
 time is excluded for both. Seconds are wall-clock; ratios pair turns of the same number.
 
 With --towers N the rows of the first file are judged again with N additional towers of powers, giant factorials, sums

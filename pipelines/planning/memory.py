@@ -1,8 +1,9 @@
 """Memory of one GPU, in bytes: how much training and sampling need, and what does not fit.
 
 Training state: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1. Activations: counted as in
-Korthikanti et al. (arXiv 2205.05198), section 4.1. They are adapted to a gated feed-forward without biases, to
-attention that never stores its scores (flash attention), and to the trainer's head, whose logits exist only in chunks.
+Korthikanti et al. (arXiv 2205.05198), section 4.1. They are adapted to three things: a gated feed-forward without
+biases, attention that never stores its scores (flash attention), and the trainer's head, whose logits exist only in
+chunks.
 
 `problems_of` lists the parts of a planned stage that do not fit its devices, each with what to change.
 """
@@ -91,7 +92,7 @@ def training_memory(
 
 def _state_bytes(shape: Shape, trainer: Any, optimizer: str, ranks: int, count: int, learned: int) -> tuple[float, ...]:
     """Returns bytes of weights, gradients, optimizer and buffers of a model of `count` weights, of which some are
-    `learned`; learned weights of an adapter are further weights."""
+    `learned`. Learned weights of an adapter are additional weights."""
     width = NUMBER_BYTES[trainer.dtype]
     # Muon has one moment. It leaves the embedding to AdamW, which has two.
     moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count

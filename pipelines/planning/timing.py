@@ -5,8 +5,8 @@ token forward and twice that backward (Kaplan et al., arXiv 2001.08361, section 
 Stages that read and write tables compute almost nothing: they have no time here, but they stay in the list.
 
 GPUs. Training at a share of peak FLOP/s (MFU, Chowdhery et al., arXiv 2204.02311, appendix B). Decoding by the roofline
-(Pope et al., arXiv 2211.05102, section 2): a step reads all weights, keys and values once and multiplies, and takes
-the longer of the two times. Not counted: launches and Python between kernels, which dominate below about a billion
+(Pope et al., arXiv 2211.05102, section 2): a step reads all weights, keys and values once, and multiplies. It takes the
+longer of the two times. Not counted: launches and Python between kernels, which dominate below about a billion
 parameters; communication beyond what the share of the peak includes; the optimizer's arithmetic; saving weights.
 
 CPU. Each figure of the probe, multiplied by how often the recipe repeats that work.

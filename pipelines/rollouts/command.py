@@ -1,8 +1,8 @@
 """`retrace rollouts`: the responses of a round as a page that filters, sorts and shows them with their group.
 
-The page is a folder that needs no server: index.html, a script, and the rollouts in pieces of PIECE rows, which are
-scripts too and are loaded when shown. The columns for filters, a few numbers per row, are loaded at once, so 100,000
-rollouts open as fast as ten. All text is inserted as text, never as HTML, because responses are untrusted.
+The page is a folder that needs no server: index.html, a script, and the rollouts in pieces of PIECE rows. The pieces
+are scripts too, and are loaded when shown. The columns for filters, a few numbers per row, are loaded at once, so
+100,000 rollouts open as fast as ten. All text is inserted as text, never as HTML, because responses are untrusted.
 
 A response of several turns is shown in segments, what the environment wrote set off from what the policy wrote.
 """

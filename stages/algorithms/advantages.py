@@ -231,11 +231,11 @@ def distilled(
 ) -> PerToken:
     """On-policy distillation: coefficient * (log p_teacher - log p_policy) at each sampled token, 0 outside the mask.
 
-    Its mean over samples of the policy is minus the reverse KL of the next token, KL(policy || teacher), so it has no
-    baseline; later tokens do not count (discount 0). Source: "On-Policy Distillation" (Thinking Machines Lab, 2025) and
-    `incorporate_kl_penalty` of tinker-cookbook's distillation; GKD (arXiv 2306.13649) takes the gradient over the whole
-    vocabulary instead. Deviation: under `rl.proximal: recompute` the policy's log-probs are the trainer's, not the
-    sampler's.
+    Its mean over samples of the policy is minus the reverse KL of the next token, KL(policy || teacher). So it has no
+    baseline, and later tokens do not count (discount 0). Source: "On-Policy Distillation" (Thinking Machines Lab, 2025)
+    and `incorporate_kl_penalty` of tinker-cookbook's distillation; GKD (arXiv 2306.13649) takes the gradient over the
+    whole vocabulary instead. Deviation: under `rl.proximal: recompute` the policy's log-probs are the trainer's, not
+    the sampler's.
     """
     # `where`, because a product with 0 would keep a NaN outside the mask.
     return torch.where(response_mask.bool(), coefficient * (teacher_logprobs - policy_logprobs), 0.0)

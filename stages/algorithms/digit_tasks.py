@@ -157,9 +157,9 @@ def write_solution(
 ) -> tuple[str, str | None]:
     """Writes a solution as an author might; returns the text and the answer that it states, right, wrong or None.
 
-    Three probabilities: with `slip` a sum is off by one or two; with `retry` a trial is written twice (`, wait`); with
-    `near_misses` a search begins with the pairs whose value is closest to the target. A slip may hide the solution, and
-    then the search starts over; or it makes a wrong pair fit, which is then the answer.
+    Three probabilities: with `slip`, a sum is off by one or two. With `retry`, a trial is written twice (`, wait`).
+    With `near_misses`, a search begins with the pairs whose value is closest to the target. A slip may hide the
+    solution, and then the search starts over; or it makes a wrong pair fit, which is then the answer.
     """
     chosen = SolutionStyle(style)
     if chosen is SolutionStyle.answer_only:

@@ -9,8 +9,8 @@ deadlines first then meet all deadlines. A group may start when all groups stay 
 when all remaining groups stay feasible. So the start of work bounds staleness, and no finished group is discarded
 for its age.
 
-Batches take ready groups in the order in which they started. A younger group overtakes an older one that is not ready
-only as far as the deadlines allow: training prefers short responses for at most the length of the window.
+Batches take ready groups in the order in which they started. A younger group overtakes an older one that is not ready,
+but only as far as the deadlines allow. So training prefers short responses for at most the length of the window.
 
 Source: pacing by issue as in AReaL (arXiv 2505.24298, section 5.1); order and window are ours. The last step of the
 round is a deadline for all groups. So no group starts that no step could train on, except replacements of dropped

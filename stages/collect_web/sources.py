@@ -290,8 +290,8 @@ def _unpacked_members(body: bytes, max_bytes: int) -> bytes:
 def format_of(content_type: str, url: str, beginning: bytes) -> str | None:
     """Returns the format of a web response, None when no reader supports it.
 
-    XML is recognised by its beginning. Plain text and uninformative types are recognised by the ending of the address;
-    without a known one, text is text, and a page without any type is read as HTML.
+    XML is recognised by its beginning. Plain text and uninformative types are recognised by the ending of the address.
+    Without a known ending, text is text, and a page without any type is read as HTML.
     """
     if content_type in CONTENT_TYPES:
         return CONTENT_TYPES[content_type]

@@ -1,8 +1,8 @@
 """Extracts rows from Parquet shards of pages, each in a separate process, on this machine or with Ray.
 
 A folder of shards is used as it is; a page table is cut into shards. Each shard gets a new process with limits on
-computing time and memory, and its pages get another one. Neither is forked: a fork would inherit the locks that this
-process's threads hold, and its address space would count against the limit before the first page is read.
+computing time and memory, and its pages get another one. Neither is forked. A fork would inherit the locks that this
+process's threads hold. Its address space would also count against the limit before the first page is read.
 
 Runs are resumable, and an unreadable shard is reported. Candidates, drops and metrics of a shard are kept in the work
 folder. Their names contain the hash of the shard, of the parameters, of this package's code and of the stage's

@@ -137,7 +137,7 @@ def _descriptions(rows: pandas.DataFrame, keywords: Sequence[str]) -> dict[str, 
     """Sizes, lengths, undecided shares, and the emergence measures of "Demystifying Long CoT" (section 5).
 
     Lengths, emergence, and the shares of problems that every response or none solves, are those of the sampled
-    responses, or of the greedy ones where there are no others.
+    responses. Where there are none, they are those of the greedy ones.
     """
     described = _described(rows)
     verdict, solved = rows["verdict"], described.groupby("problem_id")["is_correct"].mean()

@@ -195,8 +195,8 @@ def count_ties(rankings: Sequence[Row]) -> int:
 def vote_measures(rankings: Sequence[Row]) -> dict[str, float]:
     """For rankings of two images by anonymous voters: how well votes can be predicted at all.
 
-    `ceiling`: share of the votes, by weight, for the preferred image of each pair: no scorer can agree with
-    more of them, because it gives a pair one order. `agreement_of_two`: the chance that two voters of one task agree.
+    `ceiling`: share of the votes, by weight, for the preferred image of each pair. No scorer can agree with more of
+    them, because it gives a pair one order. `agreement_of_two`: the chance that two voters of one task agree.
     `circular_triads`: A over B over C over A, by majority of all votes of a prompt; their pairs are kept.
     """
     by_task: dict[str, Counter[str]] = defaultdict(Counter)

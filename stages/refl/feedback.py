@@ -1,7 +1,7 @@
 """Feedback by a reward model's gradient, and by preferred images. Each kind makes micro-batches and a loss.
 
 `RewardGradient` generates pictures, scores them, and lets the gradient flow back into the denoiser. `PreferredImages`
-is Diffusion-DPO on the pairs that the reward model learns from; both images of a pair get the same noise and the same
+is Diffusion-DPO on the pairs that the reward model learns from. Both images of a pair get the same noise and the same
 timestep, as in the released code.
 """
 

@@ -6,7 +6,7 @@ code at c1392c6d).
 
 Deviations from it:
 1. `fan_in` as the head's initialisation. The released one, N(0, 1/769) over five linear layers, gives gradients below
-   Adam's epsilon: at a learning rate of 1e-5 the loss stays at 0.69315 for hundreds of steps (ImageReward#45).
+   Adam's epsilon. At a learning rate of 1e-5 the loss stays at 0.69315 for hundreds of steps (ImageReward#45).
 2. Whole layers are frozen. In ImageReward, freezing 70% stops inside the layer after the last one.
 3. Dropout comes from the batch's seed, so that a resumed run repeats it.
 4. Ratings may be learnt beside the ranking, from the same state, by a head that is not saved.

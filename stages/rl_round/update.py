@@ -108,8 +108,8 @@ def prepare_samples(
 def with_comparisons(samples: TrainingSamples, plan: StepPlan, params: RlParams) -> TrainingSamples:
     """Returns the samples with what follows from comparing tokens of different responses, the same on every rank.
 
-    Importance weights are compared over the step, all else among the responses of one update: its tokens that may give
-    gradient, by their statistics before the first update.
+    Importance weights are compared over the step. All else is compared among the responses of one update: its tokens
+    that may give gradient, by their statistics before the first update.
     """
     if not (params.compares_tokens or params.aggregation == "prompt_mean"):
         return samples
@@ -173,8 +173,8 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     Means over the tokens that gave gradient; effective sample size as a fraction of them. Variance proxies: the mean
     squared norm of a response's gradient with respect to the logits, and the squared norm of the whole gradient. The
     first leaves out the network's Jacobian, so compare each between runs, never with the other. The trust region's
-    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses;
-    it is an estimate unless these are exact.
+    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses.
+    It is an estimate unless these are exact.
     """
     sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
     metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
@@ -271,8 +271,8 @@ def _of_all(
     trainer: Trainer,
     statistics: Callable[[ResponseBatch], list[Tensor]],
 ) -> list[Tensor]:
-    """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if tokens are
-    compared, or on rank 0 the step's metrics of advantages."""
+    """Returns the results of `statistics`, [responses, tokens] each. Those of other ranks' samples are included only if
+    tokens are compared, or on rank 0 for the step's metrics of advantages."""
     sequences = samples.sequences
     parts: list[tuple[list[int], list[Tensor]]] = []
     for indices in plan.forward_passes[trainer.rank]:

@@ -136,7 +136,7 @@ def is_about_money(text: str) -> bool:
 
 
 def pick_answer(sentence: str) -> str | None:
-    """Returns the answer as written in a sentence. None where no answer can be read; empty where none may be read: the
+    """Returns the answer as written in a sentence. None where no answer can be read. Empty where none may be read: the
     last formula spans several lines, braces are left open, or the text is code."""
     # Only the end, where a sentence without a marker states its answer.
     text = sentence[-_MAX_CHARACTERS:]

@@ -1,8 +1,8 @@
 """The tokens around an observation, and those of its text.
 
 A response of several turns is one sequence of tokens: a turn with its end token, a frame with the observation, the next
-turn, and so on. Tokens are only appended. A conversation that is rendered again would change tokens that the policy has
-sampled: the same text has several encodings, and many templates drop earlier thoughts, which stay here.
+turn, and so on. Tokens are only appended. Rendering a conversation again would change tokens that the policy has
+sampled. The same text has several encodings, and many templates drop earlier thoughts, which are kept here.
 """
 
 from __future__ import annotations

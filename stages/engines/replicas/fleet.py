@@ -1,6 +1,6 @@
 """Runs replicas in Ray actors: sends orders, collects reports, and replaces a replica that dies or hangs.
 
-A replica has one working method, `advance`, with at most two outstanding calls, which Ray carries out in order: while
+A replica has one working method, `advance`, with at most two outstanding calls. Ray carries them out in order: while
 the replica works on one, the next is already there. A report is the heartbeat. Ray notices a dead process within a
 second, but never a hung one, so a call that does not return in time ends its replica. The replacement is a new actor
 with a new handle: late messages of an old one, even one that was stopped and continues, are ignored.

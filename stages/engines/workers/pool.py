@@ -134,8 +134,9 @@ class WorkerPool:
         self._is_closed = False
 
     def submit(self, **arguments: Any) -> Future[Answer]:
-        """Returns the future answer. It raises StartError when no worker can be started, LostWorker when two were
-        killed from outside or stalled, UserError where a worker raised one, and RuntimeError after `close`."""
+        """Returns the future answer. It raises StartError when no worker can be started, and LostWorker when two were
+        killed from outside or stalled. It raises UserError where a worker raised one, and RuntimeError after
+        `close`."""
         answer: Future[Answer] = Future()
         with self._lock:
             if self._is_closed:

@@ -116,8 +116,8 @@ class Hub:
         self._wait_for_trainer()
 
     def _wait_for_trainer(self) -> None:
-        """Returns when the trainer has the last weights: an earlier attempt may have reported steps and been killed
-        before their checkpoint, so the trainer has to repeat them."""
+        """Returns when the trainer has the last weights. An earlier attempt may have reported steps and been killed
+        before their checkpoint. Then the trainer has to repeat them."""
         while self.trainers.steps_done < len(self.curve):
             self.trainers.poll()
             time.sleep(POLL_SECONDS)

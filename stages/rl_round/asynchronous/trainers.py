@@ -1,7 +1,7 @@
 """The trainer as the hub sees it: it trains the submitted steps, and is restarted when it dies.
 
-A lost trainer starts at its last checkpoint and repeats the later steps with the same batches, so on a CPU a
-version number means the same weights as before. The hub is informed of each step once.
+A lost trainer starts at its last checkpoint and repeats the later steps with the same batches. So on a CPU a version
+number means the same weights as before. The hub is informed of each step once.
 """
 
 from __future__ import annotations
