@@ -41,7 +41,7 @@ from stages.observe.progress import say
 
 PARTS = {"step": ("ours", "ours_recompute", "trl"), "sampling": ("torch_sampler", "generate", "vllm")}
 PACKAGES = {"trl": "trl", "vllm": "vllm"}
-"""What a contender needs beside the packages of every recipe."""
+"""Packages that a contender needs in addition to those of every recipe."""
 LEAST_SPEED_UP = 3.0
 CALM_LOAD = 0.5
 INSTALL = "python3 pipelines/set_up.py bench"

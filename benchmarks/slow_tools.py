@@ -53,7 +53,7 @@ ORDERS: dict[str, Callable[..., dict[int, Sample]]] = {"waves": in_waves, "as th
 
 @dataclass(frozen=True)
 class Work:
-    """What every arm draws, and the policy that draws it."""
+    """The trajectories of every arm, and the policy that generates them."""
 
     policy: TorchSampler
     end_tokens: list[int]

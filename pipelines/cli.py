@@ -118,7 +118,7 @@ def _clone_around() -> Path | None:
 
 @app.command()
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
-    """Take a recipe into use: params.yaml becomes the whole of it, inherited values included."""
+    """Take a recipe into use: write it to params.yaml, with all inherited values."""
     with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
         # Now, not only before the next run: a manual `dvc repro` must not read files of another recipe.
         remove_orphaned_outputs(PROJECT)
@@ -135,7 +135,7 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
 def graph(
     check: Annotated[bool, typer.Option("--check", help="change nothing; exit code 1 if they differ")] = False,
 ) -> None:
-    """Write dvc.yaml from what the stages declare (stages/NAME/stage.py). Other entries and comments stay."""
+    """Write dvc.yaml from the stages' declarations (stages/NAME/stage.py). Other entries and comments are kept."""
     changed = updated_graph(PROJECT)[1] if check else write_graph(PROJECT)
     names = ", ".join(changed)
     if not changed:

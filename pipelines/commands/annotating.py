@@ -58,7 +58,7 @@ def import_export(
     pool: Pool = None,
     prompts: Annotated[Path | None, typer.Option(help="[data/t2i/prompts.parquet]")] = None,
 ) -> None:
-    """Check an export against the round's images, and write what the stage `annotate` reads of it.
+    """Check an export against the round's images, and write the file that the stage `annotate` reads.
 
     Every annotation that the stage would drop is counted by its reason; addresses of people are left out.
     """

@@ -41,8 +41,8 @@ def data(
 ) -> None:
     """Show what Retrace makes of your data before anything runs.
 
-    Columns with an example each, the problems that the fields give, how many rows are dropped and why, and the lines of
-    `sources` to put into a recipe. Fields that are not named are guessed by their usual names.
+    Prints the columns with an example each, the problems that the fields give, and how many rows are dropped and why.
+    Prints also the lines of `sources` to put into a recipe. Fields that are not named are guessed by their usual names.
     """
     from stages.collect.run import BrokenRow, problem_of_row, read_rows
     from stages.foundations.files import sha256_of

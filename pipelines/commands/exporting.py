@@ -83,10 +83,11 @@ def export(
     ] = "",
     public: Annotated[bool, typer.Option("--public", help="make a new repository public (default: private)")] = False,
 ) -> None:
-    """Write a policy for use elsewhere: transformers and vLLM load the folder.
+    """Write a policy as a folder that transformers and vLLM load.
 
-    Weights in the base's dtype, in shards, with tokenizer, chat template and generation settings. README.md is a model
-    card: data with licences, methods with papers, scores with intervals, and the commands that make it again.
+    The folder has the weights in the base's dtype, in shards, the tokenizer, the chat template and generation settings.
+    README.md is a model card: data with licences, methods with papers, scores with intervals, and the commands that
+    reproduce it.
     """
     folder, chain = _find(policy)
     # Before anything is written: a push that cannot succeed must not cost an export.

@@ -73,7 +73,7 @@ def grade(
     judge_tokens: Annotated[int, typer.Option(min=1, help="most tokens of a judgement")] = 1024,
     params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PARAMS,
 ) -> None:
-    """Give each row a verdict: correct, wrong, unparsed, exhausted or crashed. Lines to standard output."""
+    """Give each row a verdict: correct, wrong, unparsed, exhausted or crashed. Lines go to standard output."""
     try:
         with ExitStack() as opened:
             source = opened.enter_context(_open(file))

@@ -221,8 +221,8 @@ def rollback(
 ) -> None:
     """Make the previous champion of a recipe the champion again: the git tag and MLflow's alias.
 
-    Goes back behind the last promotion, and repeated changes nothing; --to goes to any version. No file and no branch
-    changes. Exit code 2: there is none before.
+    Restores the champion before the last promotion; repeating the command changes nothing. --to restores any version.
+    Files and branches do not change. Exit code 2: there is none before.
     """
     from stages.observe.tracking import recipe_name
 

@@ -196,7 +196,7 @@ class SimulatedReplica:
             sequences, kv = self._sequences, self.kv
             steps = running[0][0] - self._steps
             if self._away:
-                # Who comes back during a step joins after it.
+                # A trajectory that comes back during a step joins after it.
                 steps = min(steps, step.steps_within(sequences, kv, self._away[0][0] - self.time, steps) + 1)
             # A single sequence always fits: `Setting` rejects a cache that is smaller than the longest one.
             is_full = kv + steps * sequences > capacity and sequences > 1

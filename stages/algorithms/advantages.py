@@ -15,7 +15,7 @@ because the score terms of a response are martingale differences: the squared no
 sum of their squared norms. B minimises this sum, not the variance itself. Exact variances for three tokens of a
 vocabulary of three, with separate logits in each context: 0.273 with B, 0.281 with the plain mean, 0.268 with the best
 baseline. With shared logits they are 0.166, 0.176 and 0.156. t counts tokens inside the mask, so the k-th token of a
-policy is compared with the k-th of the others. What tools wrote in between does not count.
+policy is compared with the k-th of the others. Tokens that tools wrote in between do not count.
 
 Deviations:
 1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean would leave about 1e-8,

@@ -67,7 +67,7 @@ class ExperienceWindow:
 
     def deadline(self, version: int) -> float:
         """Returns the last step that may train on a group that `version` generates."""
-        # Whatever the window, no step trains after the end of the round.
+        # With any window, no step trains after the end of the round.
         last = self.steps - 1
         return last if self.window is None else min(version + self.window, last)
 

@@ -53,7 +53,7 @@ _ADVICE = r"[. ]*(?:\n| (?:Process \d|Including|Of the allocated|Please|See|Decr
 
 
 def gpu_failure(error: BaseException) -> str:
-    """What is wrong with a GPU or between GPUs, and what to do, if the error or its cause says so; else empty."""
+    """Returns the fault of a GPU or between GPUs, and the remedy, if the error or its cause names one; else empty."""
     for text in _texts(error):
         advice = _too_old(text) or _out_of_memory(text)
         advice = advice or next((remedy for words, remedy in _FAILURES if re.search(words, text)), "")

@@ -173,7 +173,7 @@ class TextFrame(StrictParams):
 
 
 class ChatFrame(StrictParams):
-    """What the chat template writes around a message of a tool."""
+    """The text that the chat template writes around a message of a tool."""
 
     kind: Literal["chat"]
 
@@ -272,8 +272,8 @@ class ForcedEnd(StrictParams):
 
     kind: Literal["phrase"]
     thinking_tokens: tuple[Annotated[int, Field(ge=1)], int]
-    """Smallest and largest budget, of which each response gets one by its seed (ScaleRL: 10,240 and 12,288). What is
-    left of the limit on response tokens is for the answer."""
+    """Smallest and largest budget, of which each response gets one by its seed (ScaleRL: 10,240 and 12,288). The rest
+    of the limit on response tokens is for the answer."""
     mark: str = Field(min_length=1)
     """A response that has this text is not thinking any more (`</think>`)."""
     text: str = Field(min_length=1)

@@ -95,7 +95,7 @@ _ROWS_AT_ONCE = 1_000
 def judge_responses(
     responses: pandas.DataFrame, judge: Callable[[pandas.DataFrame], list[Judgement]]
 ) -> pandas.DataFrame:
-    """The verdict table of a response table, in its row order. What an environment has decided, it has decided."""
+    """The verdict table of a response table, in its row order. Decisions of an environment are final."""
     judgements = []
     starts = range(0, len(responses), _ROWS_AT_ONCE)
     for start in progress(starts, label="grade", unit=f"x {_ROWS_AT_ONCE} responses"):

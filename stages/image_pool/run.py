@@ -171,7 +171,7 @@ class DecodedImage:
     form: str = ""
     """png, jpeg or webp, by the content."""
     changes: tuple[str, ...] = ()
-    """What was not plain RGB before (`decoding.decode`)."""
+    """Images that were not plain RGB before (`decoding.decode`)."""
     reason: str = ""
     detail: str = ""
 

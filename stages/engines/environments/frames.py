@@ -110,7 +110,7 @@ def encode_observation(
     refused |= {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
 
     def encoded(part: str) -> list[int]:
-        # `<|im_end|>` as ordinary characters. What has no other token, such as unknown characters, is left out.
+        # `<|im_end|>` as ordinary characters. Text without another token, such as unknown characters, is left out.
         ids = tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True, verbose=False)
         return [token for token in ids if token not in refused]
 
