@@ -181,7 +181,7 @@ def test_the_mirror_is_named_by_the_variable_the_machine_or_its_place(tmp_path, 
     monkeypatch.setenv(MIRROR_VARIABLE, "")
     assert mirror_folder(project) is None
     monkeypatch.delenv(MIRROR_VARIABLE)
-    for content, said in (("mirror: ../none", "no folder here"), ("miror: x", "nothing else"), ("a: [", "no YAML")):
+    for content, said in (("mirror: ../none", "no folder here"), ("miror: x", "may only hold"), ("a: [", "no YAML")):
         (project / "machine.yaml").write_text(content)
         with pytest.raises(UserError, match=rf"machine\.yaml.*{said}"):
             mirror_folder(project)

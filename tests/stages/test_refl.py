@@ -263,7 +263,7 @@ def test_a_split_without_prompts_and_a_missing_image_are_told(project, tmp_path)
         run(project, tmp_path, dpo, places={"prompts": tmp_path / "few"})
     pairs = read_table(project / "pairs" / "pairs.parquet", PAIR).assign(worse_image_id="f" * 64)
     write_table(pairs, tmp_path / "pairs" / "pairs.parquet", PAIR)
-    with pytest.raises(UserError, match="of 4 training pairs"):
+    with pytest.raises(UserError, match="none of the 4 training pairs"):
         run(project, tmp_path, dpo, places={"pairs": tmp_path / "pairs"})
 
 
