@@ -37,7 +37,6 @@ from stages.rl_round.methods import (
     PolicyLossParams,
     ProblemSlice,
     PromptSelectionParams,
-    ReferenceInReward,
     ReferenceKlParams,
     Reinforce,
     RewardParams,
@@ -458,7 +457,7 @@ def _value_contradictions(rl: RlParams) -> Iterator[str]:
                 f"study.reward_discount {rl.reward_discount} is for baselines of groups: leave it out and set "
                 "advantage.discount"
             )
-    if isinstance(rl.reference_kl, ReferenceInReward) and not isinstance(rl.advantage, Gae):
+    if rl.reference_kl.kind == "in_reward" and not isinstance(rl.advantage, Gae):
         yield (
             "reference_kl.kind in_reward makes a reward for each token, and advantage.kind "
             f"{rl.advantage.kind} has one for a response: set reference_kl.kind k2, or advantage.kind gae"

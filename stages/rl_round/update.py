@@ -40,7 +40,8 @@ from stages.algorithms.advantages import (
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.entropy_levers import covariances, random_between, top_fraction
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
-from stages.algorithms.policy_losses import error_bounds, importance_weights, normalising_factor, tokens_of_prompts
+from stages.algorithms.policy_losses import tokens_of_prompts
+from stages.algorithms.rollout_corrections import error_bounds, importance_weights, normalising_factor
 from stages.algorithms.value_estimates import generalised_advantages, last_tokens
 from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.samplers.protocol import Sample
@@ -60,7 +61,6 @@ from stages.rl_round.methods import (
     OptimalTokenBaseline,
     PassAtK,
     PlainReward,
-    ReferenceInReward,
 )
 from stages.rl_round.params import DistillationParams, RlParams
 from stages.rl_round.records import Group
@@ -360,7 +360,7 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
 def _beyond_values(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
     gae, mask, penalty = params.advantage, samples.response_mask, params.repetition_penalty
     rewards = samples.rewards[:, None] * last_tokens(mask)
-    if isinstance(params.reference_kl, ReferenceInReward):
+    if params.reference_kl.kind == "in_reward":
         log_ratio = (samples.proximal_logprobs - samples.reference_logprobs) * mask
         rewards = rewards - params.reference_kl.coefficient * log_ratio
     if penalty is None or penalty.discount == gae.discount:

@@ -53,6 +53,7 @@ from stages.engines.samplers.protocol import (
     SamplingSettings,
     Trajectory,
     check_begun,
+    until_ended,
 )
 from stages.engines.samplers.stop_strings import StopStrings, why_ended
 from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
@@ -213,13 +214,7 @@ class VllmSampler:
         # The next wave of a response of several turns reads its earlier turns from the cache. `load_weights` clears it.
         if not trajectories or not all(one.begun.token_ids for one in trajectories):
             self._forget_prefixes()
-        decoding = self._decoding(settings, is_stepped=False)
-        try:
-            decoding.admit(dict(enumerate(trajectories)))
-            while not decoding.is_idle:
-                yield from decoding.step().items()
-        finally:
-            decoding.close()
+        yield from until_ended(self._decoding(settings, is_stepped=False), dict(enumerate(trajectories)))
 
     def open(self, settings: SamplingSettings) -> VllmDecoding:
         """Implements the protocol: see `VllmDecoding`. Raises UserError as `stream` does."""

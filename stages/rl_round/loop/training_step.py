@@ -26,14 +26,12 @@ from stages.rl_round.critic import critic_metrics, load_critic, save_critic, sum
 from stages.rl_round.drawing import rewarded_tokens, verdict_reward
 from stages.rl_round.methods import (
     CosineReward,
-    CosineSchedule,
     EnvironmentReward,
     FunctionReward,
     Gae,
-    LinearSchedule,
     MajorityReward,
     NoOverlong,
-    NoReferenceKl,
+    ReferenceKl,
     SoftOverlong,
     SumReward,
     VerdictReward,
@@ -66,7 +64,7 @@ def with_trainer(this_round: Round) -> Round:
             model = with_lora(model, params.adapter, derive_seed(this_round.seed, this_round.name, "adapter"))
     trainer = build_trainer(settings, params.optimizer, params.max_gradient_norm, model)
     reference = None
-    if not isinstance(params.reference_kl, NoReferenceKl):
+    if isinstance(params.reference_kl, ReferenceKl):
         # Adapters that are off give the first policy, and no later one.
         if params.adapter and not params.reference_kl.reset_every_steps:
             reference = PolicyUnderAdapters(trainer)
@@ -148,15 +146,12 @@ def learning_rate_scale(step: int, this_round: Round) -> float:
     # From 1 / warmup_steps upwards: a first step with rate 0 would sample a whole batch and learn nothing.
     if step < warmup_steps:
         return (step + 1) / warmup_steps
-    match this_round.params.schedule:
-        case None:
-            return 1.0
-        case CosineSchedule(final_fraction=final):
-            return warmup_then_cosine(step, steps, warmup_steps, final)
-        case LinearSchedule(final_fraction=final):
-            return 1.0 - (1.0 - final) * (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
-        case other:
-            assert_never(other)
+    schedule = this_round.params.schedule
+    if schedule is None:
+        return 1.0
+    if schedule.kind == "cosine":
+        return warmup_then_cosine(step, steps, warmup_steps, schedule.final_fraction)
+    return 1.0 - (1.0 - schedule.final_fraction) * (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
 
 
 COEFFICIENT, APPLIED = "entropy/coefficient", "entropy/coefficient_applied"
