@@ -318,9 +318,10 @@ def _inside_trust_region(
 ) -> tuple[Tensor, Shares]:
     """Judges every response by all its tokens, including those that give no gradient for another reason."""
     response_mask = batch.response_mask
-    for_max = for_mean = statistics.divergence
     if region.divergence == "sampled":
         for_max, for_mean = sampled_divergences(statistics.logprobs, batch.fields["rollout_logprobs"], response_mask)
+    else:
+        for_max = for_mean = statistics.divergence
     # A mask for each bound, so the curve can say which of them drops responses.
     thresholds = region.max_threshold, region.mean_threshold
     within_max, within_mean = trust_region_masks(for_max, for_mean, response_mask, *thresholds)

@@ -10,8 +10,7 @@ from typing import Any
 from stages.algorithms.problem_text import normalise_problem
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import context_tokens
-from stages.engines.trainers.params import adapter_contradictions
-from stages.engines.turns import problem_columns, problem_texts, turn_contradictions
+from stages.engines.turns import problem_columns, problem_texts
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
@@ -19,17 +18,10 @@ from stages.foundations.tables import PROBLEM, read_table, require_rows
 from stages.observe.progress import say
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
+from stages.rl_round.contradictions import round_contradictions, section_contradictions
 from stages.rl_round.loop_methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
 from stages.rl_round.methods import function_rewards
-from stages.rl_round.params import (
-    RlParams,
-    RoundParams,
-    critic_contradictions,
-    environment_contradictions,
-    loop_contradictions,
-    reward_contradictions,
-    sampler_contradictions,
-)
+from stages.rl_round.params import RlParams, RoundParams, reward_contradictions
 from stages.rl_round.problem_order import slice_problems
 from stages.rl_round.records import Problem
 from stages.rl_round.round import Round
@@ -134,15 +126,9 @@ def _refuse_contradictions(
 ) -> None:
     # `retrace use` rejects the same settings, but the parameter file may have been edited since.
     lines = [
-        *sampler_contradictions(params, sections["sampler"]),
-        *loop_contradictions(params, sections["sampler"], sections["trainer"]),
-        *adapter_contradictions("rl", params.adapter, params.optimizer, sections["trainer"]),
+        *section_contradictions(params, sections),
         *reward_contradictions(params),
-        *turn_contradictions(
-            sections["prompt"], sections["sampler"], {"rl.max_response_tokens": params.max_response_tokens}
-        ),
-        *environment_contradictions(params, sections["prompt"]),
-        *critic_contradictions(params, settings.steps),
+        *round_contradictions(params, settings.steps, sections["prompt"]),
     ]
     if lines:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in lines))
