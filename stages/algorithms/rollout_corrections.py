@@ -188,8 +188,10 @@ def exact_divergences(
 
     mu is given by its log-probs, -inf where the sampler cut a token off; they are normalised to undo rounding. pi is
     the softmax of the logits over the temperature, over the safe vocabulary of `log_threshold` and the support of mu
-    (deviation 1). NaN stays NaN.
+    (deviation 1). NaN stays NaN. ValueError on a temperature that is not positive.
     """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, not {temperature}")
     rollout = rollout_logprobs.detach().double()
     # Samplers return rounded log-probabilities, whose probabilities do not add up to 1 exactly.
     rollout = rollout - rollout.logsumexp(-1, keepdim=True)
@@ -215,6 +217,8 @@ def likeliest_divergences(
     when the listed tokens are all that the sampler can draw. `likeliest` is from `token_statistics.likeliest_tokens`;
     neither side is pruned. After DPPO's top-k approximation (arXiv 2602.04879). Edge cases as in `exact_divergences`.
     """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, not {temperature}")
     rollout, ids = likeliest.detach().double().chunk(2, dim=-1)
     ids, is_drawable = ids.long(), rollout != -torch.inf
     logprobs = (policy_logits.detach().double() / temperature).log_softmax(-1)

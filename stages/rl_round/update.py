@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -45,7 +46,7 @@ from stages.algorithms.rollout_corrections import error_bounds, importance_weigh
 from stages.algorithms.value_estimates import generalised_advantages, last_tokens
 from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.samplers.protocol import Sample
-from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
+from stages.engines.trainers.protocol import Diagnostics, LossFunction, Trainer, Update, add_diagnostics
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
@@ -158,12 +159,26 @@ def update_policy(
     No update when there are no samples. FloatingPointError when a loss or gradient is not finite; that update does not
     change weights and optimizer.
     """
+    loss = partial(policy_loss, params=params, entropy_coefficient=entropy_coefficient)
+    updates = one_pass(samples, plan, params, learning_rate_scale, trainer, loss)
+    limit = params.max_response_tokens
+    return [_finished(one, len(planned.samples), limit) for one, planned in zip(updates, plan.updates, strict=True)]
+
+
+def one_pass(
+    samples: TrainingSamples,
+    plan: StepPlan,
+    params: RlParams,
+    learning_rate_scale: float,
+    trainer: Trainer,
+    loss_of: Callable[[TrainingSamples], LossFunction],
+) -> list[Update]:
+    """Makes the plan's optimizer updates of a policy or critic; `loss_of` gives the loss of an update's samples."""
     updates = []
     for planned in plan.updates:
         minibatch = samples.select(planned.samples)
         batches = make_micro_batches(minibatch, planned.micro_batches[trainer.rank], params)
-        update = trainer.update(batches, policy_loss(minibatch, params, entropy_coefficient), learning_rate_scale)
-        updates.append(_finished(update, len(minibatch), params.max_response_tokens))
+        updates.append(trainer.update(batches, loss_of(minibatch), learning_rate_scale))
     return updates
 
 

@@ -183,6 +183,8 @@ def test_exact_divergences_against_torch_and_their_edges():
     assert 0 <= exact_divergences(rollout, rollout).min() <= exact_divergences(rollout, rollout).max() < 1e-12
     assert exact_divergences(rollout, torch.full_like(rollout, math.nan)).isnan().all()
     assert exact_divergences(rollout[:0], rollout[:0]).shape == (0,)
+    with pytest.raises(ValueError, match="temperature"):
+        exact_divergences(rollout, rollout, temperature=0.0)
 
 
 def merged(mu, pi, count):

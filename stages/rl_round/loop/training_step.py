@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -22,7 +23,7 @@ from stages.engines.trainers.params import LoraParams
 from stages.engines.trainers.training_loop import warmup_then_cosine
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
-from stages.rl_round.critic import critic_metrics, load_critic, save_critic, summarise_critic, update_critic
+from stages.rl_round.critic import critic_metrics, load_critic, save_critic, summarise_critic, value_loss
 from stages.rl_round.drawing import rewarded_tokens, verdict_reward
 from stages.rl_round.methods import (
     CosineReward,
@@ -36,11 +37,11 @@ from stages.rl_round.methods import (
     SumReward,
     VerdictReward,
 )
-from stages.rl_round.params import AdaptiveEntropyBonus, RlParams
+from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
 from stages.rl_round.samples import TrainingSamples, scatter_batch
-from stages.rl_round.update import prepare_samples, summarise, update_policy
+from stages.rl_round.update import one_pass, prepare_samples, summarise, update_policy
 from stages.rl_round.values import VOTE
 
 
@@ -95,7 +96,8 @@ def train_step(this_round: Round, step: int, batch: Batch | None, last_row: Mapp
     with _explain_nonfinite_loss(this_round, step, groups):
         frozen = this_round.reference, this_round.teacher
         samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation, critic)
-        of_critic = update_critic(samples, plan, params, scale, critic) if critic else []
+        of_values = partial(value_loss, params=params)
+        of_critic = one_pass(samples, plan, params, scale, critic, of_values) if critic else []
         bonus = entropy_bonus(params, last_row)
         # Advantages from values that know nothing yet would only be noise.
         is_warming_up = critic is not None and step < params.advantage.critic.warmup_steps
@@ -162,20 +164,17 @@ def entropy_bonus(params: RlParams, last_row: Mapping[str, float]) -> dict[str, 
 
     Both follow from the last step's row alone, so a checkpoint's curve is all the state that there is.
     """
-    match params.entropy_bonus:
-        case None:
-            return {}
-        case AdaptiveEntropyBonus() as bonus:
-            if not last_row:
-                return {COEFFICIENT: bonus.first_coefficient, APPLIED: bonus.first_coefficient}
-            if "entropy/mean" not in last_row:
-                # That step had nothing to train on, so it measured no entropy.
-                return {name: last_row[name] for name in (COEFFICIENT, APPLIED)}
-            entropy = last_row["entropy/mean"]
-            moved = adapted_coefficient(
-                last_row[COEFFICIENT], entropy, bonus.target, bonus.coefficient_step, bonus.max_coefficient
-            )
-            return {COEFFICIENT: moved, APPLIED: moved if entropy < bonus.target else 0.0}
+    bonus = params.entropy_bonus
+    if bonus is None:
+        return {}
+    if not last_row:
+        return {COEFFICIENT: bonus.first_coefficient, APPLIED: bonus.first_coefficient}
+    if "entropy/mean" not in last_row:
+        # That step had nothing to train on, so it measured no entropy.
+        return {name: last_row[name] for name in (COEFFICIENT, APPLIED)}
+    before, entropy = last_row[COEFFICIENT], last_row["entropy/mean"]
+    moved = adapted_coefficient(before, entropy, bonus.target, bonus.coefficient_step, bonus.max_coefficient)
+    return {COEFFICIENT: moved, APPLIED: moved if entropy < bonus.target else 0.0}
 
 
 @contextmanager

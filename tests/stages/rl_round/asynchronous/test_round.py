@@ -112,7 +112,7 @@ def check_round(taught, folder, window=2, settings=CHANGES):
     groups = [group for line in lines for fate in ("groups", "left_out", "leftover") for group in line.get(fate, [])]
     assert len({(group["problem_id"], group["draw"]) for group in groups}) == len(groups)
     assert sum(group["rows"] for group in groups) == len(frame)
-    assert all(len(line["groups"]) == 4 for line in steps)
+    assert [len(line["groups"]) for line in steps] == [4] * STEPS
     trained = frame[frame["is_trained"]]
     assert (trained["step"] - 1 - trained["policy_version"]).between(0, window).all()
     assert replayed(taught, folder, settings) == dvc_md5(folder / "out/rl_1")
@@ -167,10 +167,10 @@ def check_nothing_is_left(process):
 def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path, monkeypatch):
     """It begins with the rest of an attempt that was killed during clean-up: checkpoints without a journal.
 
-    The round has a teacher, which every trainer loads.
+    The round has a teacher, which each trainer loads from another folder.
     """
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(taught / "base", "data/teachers/rl_1/policy")
+    shutil.copytree(taught / "sft", "data/teachers/rl_1/policy")
     params = asynchronous_params(tmp_path / "params.yaml", settings=TAUGHT)
     process = start(taught, params, tmp_path)
     wait_for(lambda: list(tmp_path.glob("state/scratch/rl_round-*/journal/lock")), process, tmp_path)
@@ -189,8 +189,9 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path, monk
     metrics = check_round(taught, tmp_path, settings=TAUGHT)
     check_evaluations(taught, tmp_path)
     assert metrics["fault/restarts"] >= 2
-    # The base knows less than the policy, and every step measures how far it is.
-    assert len([row for row in curve(tmp_path / "out") if row.get("distillation/reverse_kl", 0) > 1]) == STEPS
+    # The teacher is the policy that the round starts from, which every step measures, and which the policy leaves.
+    kls = [row["distillation/reverse_kl"] for row in curve(tmp_path / "out")]
+    assert len(kls) == STEPS and abs(kls[0]) < 1e-4 < kls[-1]
     assert "Traceback" not in said(tmp_path)
     check_nothing_is_left(process)
 
