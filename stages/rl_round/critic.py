@@ -49,9 +49,12 @@ def summarise_critic(updates: Sequence[Update]) -> dict[str, float]:
     """
     if not updates:
         return {}
-    names = "critic/loss", "critic/clip_fraction", "critic/gradient_norm"
-    shown = [(one.loss, one.diagnostics["critic/clip_fraction"], one.gradient_norm) for one in updates]
-    return {name: sum(values) / len(updates) for name, values in zip(names, zip(*shown, strict=True), strict=True)}
+    count = len(updates)
+    return {
+        "critic/loss": sum(update.loss for update in updates) / count,
+        "critic/clip_fraction": sum(update.diagnostics["critic/clip_fraction"] for update in updates) / count,
+        "critic/gradient_norm": sum(update.gradient_norm for update in updates) / count,
+    }
 
 
 def critic_metrics(trained: TrainingSamples) -> dict[str, float]:

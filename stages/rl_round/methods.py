@@ -159,8 +159,7 @@ RoundVerifierParams = Annotated[RuleVerifier | ModelVerifier, Field(discriminato
 
 
 # rl.reward is the value of a response; rl.overlong adds the cost of its length. A new kind needs a case in `reward_of`
-# or `outcome_reward` (drawing.py) and in `_is_punished` (loop/training_step.py), and its checks in
-# `reward_contradictions`.
+# or `outcome_reward` (drawing.py), and its checks in `reward_contradictions`.
 
 
 class VerdictReward(StrictParams):

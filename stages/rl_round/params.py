@@ -250,6 +250,11 @@ class RlParams(StrictParams):
     def keeps_distributions(self) -> bool:
         return self.rollout_distributions is not None
 
+    def without_distributions(self) -> RlParams:
+        """Returns the section for responses of which only verdicts count: distributions would only fill the memory."""
+        study = self.study and self.study.model_copy(update={"rollout_distributions": None})
+        return self.model_copy(update={"study": study})
+
     @property
     def likeliest(self) -> int:
         """Returns how many likeliest tokens of each distribution are kept; 0 for all or none."""

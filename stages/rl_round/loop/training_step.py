@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.entropy_levers import adapted_coefficient
@@ -24,19 +23,8 @@ from stages.engines.trainers.training_loop import warmup_then_cosine
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.critic import critic_metrics, load_critic, save_critic, summarise_critic, value_loss
-from stages.rl_round.drawing import rewarded_tokens, verdict_reward
-from stages.rl_round.methods import (
-    CosineReward,
-    EnvironmentReward,
-    FunctionReward,
-    Gae,
-    MajorityReward,
-    NoOverlong,
-    ReferenceKl,
-    SoftOverlong,
-    SumReward,
-    VerdictReward,
-)
+from stages.rl_round.drawing import rewarded_tokens
+from stages.rl_round.methods import CosineReward, Gae, NoOverlong, ReferenceKl
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
@@ -312,23 +300,12 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
     """Returns True when length lowered the response's reward below that of its verdict alone."""
     if not rollout.is_decided:
         return False
-    match params.reward:
-        case VerdictReward():
-            # The reward includes the cost of length: a reward below that of its verdict means that it was punished.
-            return rollout.reward < verdict_reward(params.reward, rollout.verdict)
-        case CosineReward():
-            return rollout.reward == params.reward.exceeded
-        case FunctionReward() | EnvironmentReward() | MajorityReward() | SumReward():
-            match params.overlong:
-                case NoOverlong():
-                    return False
-                case SoftOverlong(buffer_tokens=buffer_tokens):
-                    tokens = rewarded_tokens(rollout.sample, params.max_response_tokens)
-                    return soft_overlong_punishment(tokens, params.max_response_tokens, buffer_tokens) < 0
-                case unknown:
-                    assert_never(unknown)
-        case other:
-            assert_never(other)
+    if isinstance(params.reward, CosineReward):
+        return rollout.reward == params.reward.exceeded
+    if isinstance(params.overlong, NoOverlong):
+        return False
+    tokens = rewarded_tokens(rollout.sample, params.max_response_tokens)
+    return soft_overlong_punishment(tokens, params.max_response_tokens, params.overlong.buffer_tokens) < 0
 
 
 def _mean(values: Sequence[float]) -> float:
