@@ -324,7 +324,8 @@ class VllmSampler:
 
     def _answer(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[RequestOutput]:
         """Returns the answer to each request."""
-        engine, ids, answers = self._llm.llm_engine, list[str](), dict[str, RequestOutput]()
+        engine, ids = self._llm.llm_engine, list[str]()
+        answers: dict[str, RequestOutput] = {}
         try:
             for token_ids, params in requests:
                 ids.append(str(next(self.request_numbers)))
