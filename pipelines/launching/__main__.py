@@ -14,7 +14,7 @@ from __future__ import annotations
 
 # isort: off
 # First, so that it ends here where packages are missing.
-import stages.observe.interpreter  # noqa: F401
+import stages.foundations.interpreter  # noqa: F401
 
 # isort: on
 import hashlib
