@@ -306,12 +306,19 @@ def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
 
 
 def _methods(entries: Sequence[Entry]) -> list[str]:
-    """Returns the texts of METHODS for the parameters of the chain's stages, each once, in the order of METHODS."""
+    """Returns the texts of METHODS for the parameters of the chain's stages, each once, in the order of METHODS; then
+    the teacher of each round that has one."""
     methods = []
     for stage, name, expected, method in METHODS:
         values = [_value(entry.params, name) for entry in entries if entry.stage == stage]
         if any(value == expected or (expected is ... and value is not None) for value in values):
             methods.append(method)
+    teachers = {entry.item: entry.params.get(f"teachers.{entry.item}") for entry in entries if entry.stage == "teacher"}
+    for entry in entries:
+        # Only a round has this key.
+        if distillation := entry.params.get(f"rl_rounds.{entry.item}", {}).get("distillation"):
+            teacher, weight = teachers.get(entry.item) or "a policy that is not on record", distillation["coefficient"]
+            methods.append(f"on-policy distillation in {entry.item}: from {teacher}, coefficient {weight:g}")
     return methods
 
 

@@ -47,15 +47,12 @@ def group_normalized(
     values = rewards.double()
     mean = _group_sum(values, groups, size) / size
     # Before the division: see deviation 1.
-    centred = _without_rounding(values - mean[groups], values, groups, size)
-    # A group of one has no other response to compare with, so its advantage is the reward itself.
-    lone = size == 1
-    centred = torch.where(lone[groups], values, centred)
+    centred = _beyond(mean[groups], values, groups, size)
     if divide_by_std:
         # Sample variance (N - 1), as torch.std has it; `clamp_min` is for groups of one, which the next line
         # overwrites.
         variance = _group_sum(centred.square(), groups, size) / (size - 1).clamp_min(1)
-        std = torch.where(lone, torch.ones_like(variance), variance.sqrt())
+        std = torch.where(size == 1, 1.0, variance.sqrt())
         centred = centred / (std + STD_EPSILON)[groups]
     return centred.to(_result_type(rewards))
 
@@ -90,11 +87,9 @@ def pass_at_k(is_correct: Bool[Tensor, " batch"], group_ids: Int[Tensor, " batch
 
     With n responses of which w are wrong, the mean is m = 1 - C(w, k) / C(n, k) and the deviation s = sqrt(m (1 - m)).
     A correct response gets (1 - m) / s, a wrong one (1 - m - C(w - 1, k - 1) / C(n - 1, k - 1)) / s. 0 where s is 0. A
-    group of fewer than k responses counts as a whole: k = n. ValueError for a k below 1. Source: "Pass@k Training"
+    group of fewer than k responses counts as a whole: k = n. Source: "Pass@k Training"
     (arXiv 2508.10751, equations 14 and 15).
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, not {k}")
     groups, size = _groups(group_ids)
     wrong = _group_sum((~is_correct).double(), groups, size)
     values = []
@@ -117,8 +112,7 @@ def leave_one_out(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batc
     values = rewards.double()
     # The mean of the others without a loop: the group's sum minus the reward itself, over N - 1.
     others = (_group_sum(values, groups, size)[groups] - values) / (size - 1).clamp_min(1)[groups]
-    advantages = _without_rounding(values - others, values, groups, size)
-    return torch.where((size == 1)[groups], values, advantages).to(_result_type(rewards))
+    return _beyond(others, values, groups, size).to(_result_type(rewards))
 
 
 def length_weighted(
@@ -128,19 +122,15 @@ def length_weighted(
 
     A_i = R_i - sum_j L_j R_j / sum_j L_j. A group of one has baseline 0, so A = R (as verl has it; the formula
     alone would give 0). A group whose lengths are all 0 falls back to the plain mean.
-    ValueError on a negative length.
     """
-    if bool((lengths < 0).any()):
-        raise ValueError(f"lengths are token counts and cannot be negative: {lengths.min().item()}")
     groups, size = _groups(group_ids)
     values = rewards.double()
     weights = lengths.double()
     # Lengths that are all 0 would divide by 0.
     is_empty = _group_sum(weights, groups, size) == 0
-    weights = torch.where(is_empty[groups], torch.ones_like(weights), weights)
+    weights = torch.where(is_empty[groups], 1.0, weights)
     baseline = _group_sum(weights * values, groups, size) / _group_sum(weights, groups, size)
-    advantages = _without_rounding(values - baseline[groups], values, groups, size)
-    return torch.where((size == 1)[groups], values, advantages).to(_result_type(rewards))
+    return _beyond(baseline[groups], values, groups, size).to(_result_type(rewards))
 
 
 def _groups(group_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,6 +141,12 @@ def _groups(group_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def _group_sum(values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
     return torch.zeros(size.shape, dtype=values.dtype, device=values.device).index_add_(0, groups, values)
+
+
+def _beyond(baselines: Tensor, values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
+    """Rewards minus their baselines; a group of one has nothing to compare with, and keeps its reward."""
+    centred = _without_rounding(values - baselines, values, groups, size)
+    return torch.where((size == 1)[groups], values, centred)
 
 
 def _without_rounding(advantages: Tensor, values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
@@ -194,10 +190,8 @@ def optimal_token_baseline(
     return is part of its baseline (a bias of order 1/N). `lone_tail` applies where only one response of the group is
     alive: "return" makes its advantage the full return (baseline 0), "zero" makes it 0 (baseline = return).
     The baseline is 0 where W = 0: every alive response was certain of all its tokens so far. Outside the mask the
-    result is 0, and values there have no influence. ValueError on another `lone_tail`.
+    result is 0, and values there have no influence.
     """
-    if lone_tail not in ("zero", "return"):
-        raise ValueError(f"lone_tail must be 'zero' or 'return', not {lone_tail!r}")
     mask = response_mask.bool()
     alive = torch.arange(mask.shape[1], device=mask.device) < mask.sum(-1, keepdim=True)
     if not torch.equal(alive, mask):

@@ -99,15 +99,12 @@ def count_passes(
     ranks = drawing.share.ranks
     counts: list[PassCount] = []
     starts = range(0, len(problems), PROBLEMS_AT_ONCE)
-    # Only verdicts are counted: whole distributions would fill the memory without being used.
-    study = params.study and params.study.model_copy(update={"rollout_distributions": None})
-    params = params.model_copy(update={"study": study})
     for start in progress(starts, label=f"{seed_path[-1]}: pass rates", unit="pieces"):
         place = scratch / PIECE.format(start)
         # Only rank 0 looks at the disk: ranks that decide separately could disagree and then wait forever.
         if not ranks.broadcast(ranks.rank == 0 and are_whole(place)):
             piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
-            groups = drawing.draw(piece, params, *seed_path, "pass_rates", group_size=samples)
+            groups = drawing.draw(piece, params.without_distributions(), *seed_path, "pass_rates", group_size=samples)
             if ranks.rank == 0:
                 write_json(place, [[count.correct, count.decided] for count in map(_count, groups)])
                 seal(place)
@@ -467,7 +464,7 @@ def reward_of(
 ) -> tuple[float, dict[str, float]]:
     """Returns the value of a reward for a decided response, and the named parts of a function or a sum of rewards.
 
-    `outcome_reward` adds the cost of length. Each kind also has a case in `_is_punished` (loop/training_step.py).
+    `outcome_reward` adds the cost of length.
     """
     match reward:
         case VerdictReward():

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -40,11 +41,12 @@ from stages.algorithms.advantages import (
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.entropy_levers import covariances, random_between, top_fraction
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
-from stages.algorithms.policy_losses import error_bounds, importance_weights, normalising_factor, tokens_of_prompts
+from stages.algorithms.policy_losses import tokens_of_prompts
+from stages.algorithms.rollout_corrections import error_bounds, importance_weights, normalising_factor
 from stages.algorithms.value_estimates import generalised_advantages, last_tokens
 from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.samplers.protocol import Sample
-from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
+from stages.engines.trainers.protocol import Diagnostics, LossFunction, Trainer, Update, add_diagnostics
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
@@ -60,7 +62,6 @@ from stages.rl_round.methods import (
     OptimalTokenBaseline,
     PassAtK,
     PlainReward,
-    ReferenceInReward,
 )
 from stages.rl_round.params import DistillationParams, RlParams
 from stages.rl_round.records import Group
@@ -158,12 +159,26 @@ def update_policy(
     No update when there are no samples. FloatingPointError when a loss or gradient is not finite; that update does not
     change weights and optimizer.
     """
+    loss = partial(policy_loss, params=params, entropy_coefficient=entropy_coefficient)
+    updates = one_pass(samples, plan, params, learning_rate_scale, trainer, loss)
+    limit = params.max_response_tokens
+    return [_finished(one, len(planned.samples), limit) for one, planned in zip(updates, plan.updates, strict=True)]
+
+
+def one_pass(
+    samples: TrainingSamples,
+    plan: StepPlan,
+    params: RlParams,
+    learning_rate_scale: float,
+    trainer: Trainer,
+    loss_of: Callable[[TrainingSamples], LossFunction],
+) -> list[Update]:
+    """Makes the plan's optimizer updates of a policy or critic; `loss_of` gives the loss of an update's samples."""
     updates = []
     for planned in plan.updates:
         minibatch = samples.select(planned.samples)
         batches = make_micro_batches(minibatch, planned.micro_batches[trainer.rank], params)
-        update = trainer.update(batches, policy_loss(minibatch, params, entropy_coefficient), learning_rate_scale)
-        updates.append(_finished(update, len(minibatch), params.max_response_tokens))
+        updates.append(trainer.update(batches, loss_of(minibatch), learning_rate_scale))
     return updates
 
 
@@ -360,7 +375,7 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
 def _beyond_values(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
     gae, mask, penalty = params.advantage, samples.response_mask, params.repetition_penalty
     rewards = samples.rewards[:, None] * last_tokens(mask)
-    if isinstance(params.reference_kl, ReferenceInReward):
+    if params.reference_kl.kind == "in_reward":
         log_ratio = (samples.proximal_logprobs - samples.reference_logprobs) * mask
         rewards = rewards - params.reference_kl.coefficient * log_ratio
     if penalty is None or penalty.discount == gae.discount:
