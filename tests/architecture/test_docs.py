@@ -92,3 +92,12 @@ def test_the_sentences_of_a_page_by_hand():
 def test_sentences_are_short(page):
     words = {sentence: len(re.findall(r"\S*\w\S*", sentence)) for sentence in sentences(page.read_text())}
     assert not [sentence for sentence, number in words.items() if number > MOST_WORDS]
+
+
+@pytest.mark.parametrize("page", sorted((PROJECT / "docs").rglob("*.md")), ids=lambda page: page.stem)
+def test_a_list_or_table_begins_after_an_empty_line(page):
+    """Otherwise the docs site shows it as a part of the paragraph above, though GitHub does not."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    blocks = [block.strip("\n").split("\n") for block in re.split(r"\n\s*\n", text)]
+    paragraphs = [block for block in blocks if not re.match(r"[-*#|>]|\d+\.|\s", block[0])]
+    assert not [line for block in paragraphs for line in block if re.match(r"- |\* |\d+\. |\|", line)]
