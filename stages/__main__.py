@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+# isort: off
+# First, so that it ends here where packages are missing.
+import stages.foundations.interpreter  # noqa: F401
+
+# isort: on
 import importlib
 import sys
 from collections.abc import Sequence

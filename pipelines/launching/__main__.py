@@ -12,6 +12,11 @@ process becomes the stage or torchrun. For other machines it stays, shows their 
 
 from __future__ import annotations
 
+# isort: off
+# First, so that it ends here where packages are missing.
+import stages.foundations.interpreter  # noqa: F401
+
+# isort: on
 import hashlib
 import os
 import shlex

@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 
+from stages.foundations.machine import PROJECT
 from tests.fakes.processes import assert_all_end
 
 
@@ -40,6 +41,16 @@ def test_exit_codes_and_messages(body, code, told):
     done = run(body)
     assert (done.returncode, told in done.stderr) == (code, True), done.stderr
     assert ("Traceback" in done.stderr) == (told == "Traceback")
+
+
+@pytest.mark.parametrize("module", ["stages", "pipelines.launching"])
+def test_a_python_without_the_packages_is_told_to_use_the_environment(module):
+    # Without `site`, the Python of an environment is the one that it was made from.
+    command = [sys.executable, "-S", "-m", module, "code"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    remedy = "source .venv/bin/activate" if (PROJECT / ".venv").exists() else "make repro"
+    assert "has no package" in done.stderr and f"run `{remedy}`" in done.stderr
 
 
 @pytest.mark.parametrize("body", ["pass", "raise SystemExit(3)"])
