@@ -31,7 +31,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker imports all tests. It has no exit code, and freeing what was imported takes seconds.
     atexit.register(os._exit, 0)
     with quick_imports():
-        # A later import of this module would load scikit-learn and scipy.
+        # A later import of these modules would load scikit-learn and scipy.
+        import diffusers.loaders.single_file_utils  # noqa: F401
         import transformers.generation.candidate_generator  # noqa: F401
 
 
