@@ -4,12 +4,14 @@
 
 FOLDER of the project: a checkout whose laptop recipe has run, for its sft policy and its problems. Parts:
 actors: one round in which a replica, the relay and the trainer are killed, `--kills` times each, at seeded moments.
-hub: `--kills` rounds whose hub process is killed once at a seeded moment, each then run again to its end.
+hub: `--kills` rounds. The hub process of each is killed once, at a seeded moment; then the round is run again to its
+end.
 stopped: a replica is stopped (SIGSTOP) `--kills` times, and continued after it was replaced.
 
-Checks in each: exit code 0 without help; every group is in the rollouts table once; trained rows are steps times batch;
-a replay of the schedule gives the same weights; no process and no folder in /dev/shm is left. Reports the time until a
-replica decodes again, and the longest pause of training over its median step. Exit code 1 when a check fails.
+Checks in each part: the exit code is 0 without help. Every group is in the rollouts table once, and trained rows are
+steps times batch. A replay of the schedule gives the same weights. No process and no folder in /dev/shm is left.
+Reports the time until a replica decodes again, and the longest pause of training over its median step. Exit code 1 when
+a check fails.
 """
 
 from __future__ import annotations

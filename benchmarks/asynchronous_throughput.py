@@ -2,13 +2,13 @@
 
     python -m benchmarks.asynchronous_throughput --work FOLDER [--runs 5] [--steps 10]
 
-Two CPU cores cannot show the gain of asynchrony, so a virtual device (benchmarks/virtual_sampler.py) sleeps in each
-decode step as long as a real one would take: 17 ms alone, 41 ms with 64 sequences. Everything else is real: Ray, the
-journal, the relay, the repack, the groups and the verifier. The trainer is a process that trains a tiny policy. Both
-loops run on the same eight devices and the same forced lengths (median 40 tokens, p99 ten times as many, at most 400),
-32 groups of 8 per step; neither trains on a device that samples. The figure of a run is the time of a step in its
-middle: at the beginning devices fill up, at the end no groups are left to start. `whole` is the time of all steps after
-the first, including the end that every round has.
+Two CPU cores cannot show the gain of asynchrony. So a virtual device (benchmarks/virtual_sampler.py) sleeps in each
+decode step for as long as a real device would compute: 17 ms with one sequence, 41 ms with 64. Everything else is real:
+Ray, the journal, the relay, the repack, the groups and the verifier. The trainer is a process that trains a tiny
+policy. Both loops run on the same eight devices with the same forced lengths: median 40 tokens, 99th percentile ten
+times as many, at most 400. Each step trains on 32 groups of 8, and neither loop trains on a device that samples. The
+figure of a run is the time of a step in its middle. At the beginning devices fill up, and at the end no groups are left
+to start. `whole` is the time of all steps after the first, including the end that every round has.
 
 A figure is rejected when the devices slept more than 5% too long, because the machine was too busy. The same schedules
 are then simulated with the measured training time. Exit code 1 when a figure is rejected.

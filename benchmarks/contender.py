@@ -44,7 +44,7 @@ class Settings:
     prompts: int
     """Prompts of one turn; each gets `rl.group_size` responses."""
     turns: int
-    """Turns in all, the warm-up first; each has prompts of its own, the same for every contender."""
+    """Turns in all, the warm-up first; each turn has different prompts, the same for every contender."""
     threads: int
     seed: int
     trl_rows: int

@@ -2,9 +2,10 @@
 
     python -m benchmarks.extraction --data DATA_FOLDER [--part books|documents|confidence|speed] [--every N]
 
-A prediction matches a gold pair of its page when problem and solution are both at least 0.9 similar (rapidfuzz ratio
-of letters and digits, LaTeX commands dropped); one prediction matches one pair. `speed` sets one core's pages a second
-beside trafilatura's main-text extraction. rapidfuzz and trafilatura are dependencies of this benchmark only.
+A prediction matches a gold pair of its page when problem and solution are both at least 0.9 similar. Similarity is
+rapidfuzz's ratio of letters and digits, without LaTeX commands. One prediction matches one pair. `speed` compares the
+pages per second on one core with trafilatura's main-text extraction. rapidfuzz and trafilatura are dependencies of this
+benchmark only.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Coverage, width and power of the 95% interval of a paired comparison.
 
-Two policies answer the problems that a benchmark drew from a population, k responses each. A problem's pass rates are
-beta distributed, so that its responses are correlated (`PRECISIONS`: with 0.2 most problems are always right or always
-wrong, with 8 they are alike). A Gaussian copula correlates the rates of the two policies. Scores run from 0.01 to 0.99;
-the truth is the mean difference over the population. Scores are the mean of 1, 4 or 8 responses, of 1 to 8 as it comes
-(another number for each policy and problem), the vote of 4, and pass@4 of 8. A second table has the worst case of
-single responses: no problem can be lost, and every difference is tried.
+Two policies answer the problems that a benchmark drew from a population, with k responses each. A problem's pass rates
+are beta distributed, so its responses are correlated. `PRECISIONS` sets how much: with 0.2 most problems are always
+right or always wrong, with 8 they are alike. A Gaussian copula correlates the rates of the two policies. Scores run
+from 0.01 to 0.99; the truth is the mean difference over the population. Scores are the mean of 1, 4 or 8 responses, the
+vote of 4, and pass@4 of 8. Another score is the mean of a random number of responses, 1 to 8, for each policy and
+problem. A second table has the worst case of single responses: no problem can be lost, and every difference is tried.
 
 The peer is the percentile bootstrap over problems, with the bound of Clopper and Pearson where all are equal. The two
-constants of `estimators.py` were not chosen on these populations, but on rates whose log-odds are normal, on the worst
-case, and on beta rates of other precisions (0.3, 1 and 4).
+constants of `estimators.py` were not chosen on these populations. They were chosen on rates whose log-odds are normal,
+on the worst case, and on beta rates of other precisions (0.3, 1 and 4).
 
     python -m benchmarks.interval_coverage [--draws 10000] [--bootstraps 500] [--rollouts FILE]
 
@@ -132,7 +132,7 @@ class Measured:
     """Measurements of the intervals of one setting."""
 
     below: float
-    """Share of intervals that lie above the truth, so that the truth is below."""
+    """Share of intervals that are entirely above the truth."""
     above: float
     width: float
     separated: float

@@ -136,13 +136,13 @@ def last_lines(log: Path, count: int = 12) -> str:
 
 
 class CloneUi(RunningUi):
-    """`make ui` of a clone. What it prints goes to state/ui.log of the clone."""
+    """`make ui` of a clone. Its output goes to state/ui.log of the clone."""
 
     def __init__(self, project: Path) -> None:
         super().__init__(project / "state")
         self.project = project
         self.failures: list[str] = []
-        """What was printed at starts that failed."""
+        """The output of starts that failed."""
         self.log_file = self.state / "ui.log"
         self.state.mkdir(exist_ok=True)
 

@@ -2,7 +2,8 @@
 
 The tracker (torch.distributed._tools.mem_tracker) follows every storage of a real trainer, model and loss under
 FakeTensorMode: no weight exists, and a CPU counts the memory of a GPU. It measures the second micro-batch of an update,
-when gradients of the first exist. Stand-ins replace code that needs data or differs on a GPU:
+when gradients of the first exist. Stand-ins replace code that needs data or differs on a GPU.
+
     attention          keeps the tensors of a flash kernel: queries, keys, values, its output, one float per row
     token statistics   in the tiles of a GPU, by kernels that write in place, as the fused ones do
     nonzero            every position has a gradient

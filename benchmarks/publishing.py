@@ -2,7 +2,7 @@
 
     python -m benchmarks.publishing --out publishing.json        (repeats, mebibytes: see --help)
 
-A stand-in for the trainer multiplies matrices; after each "step" it publishes weights of the given size. Meanwhile,
+A substitute for the trainer multiplies matrices; after each "step" it publishes weights of the given size. Meanwhile,
 replicas in Ray actors pull every version (they copy it into their weights). The stall is the time of `publish`. Blocks
 with 1 and with 8 replicas alternate, so that other load of the machine is the same for both.
 """
@@ -27,7 +27,7 @@ TENSORS = 40
 
 
 class Holder:
-    """A stand-in for a sampler that only copies the weights."""
+    """A substitute for a sampler that only copies the weights."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)

@@ -2,16 +2,16 @@
 
     python -m benchmarks.random_kills --work FOLDER [--kills 50] [--seed 0] [--recipe laptop] [--reference DVC_LOCK]
 
-Victims: the stage's process, DVC, the flow's process, the worker, the Prefect server, the MLflow server; each kill
-takes one of them, all equally likely. Moments: `--kills` points are drawn evenly over the time of an undisturbed run,
-so that each stage has its share. The wait for a point starts, after the previous kill, when the stage of the point is
+Victims: the stage's process, DVC, the flow's process, the worker, the Prefect server, the MLflow server. Each kill
+takes one of them; all are equally likely. Moments: `--kills` points are drawn evenly over the time of an undisturbed
+run, so each stage has its share. After a kill, the wait for the next point starts when the stage of that point is
 running. Then dead processes are started again: `make ui` if it has ended (it replaces a dead worker by itself), and a
-new flow run of the deployment `reproduce` if the last one ended without completing.
+new flow run of the deployment `reproduce` if the last one did not complete.
 
-In the end: all outputs equal those of an undisturbed run (`--reference`, else one is run first), MLflow has each
-completed execution once and nothing else, no flow run is left running, and no process of the clone is left. FOLDER gets
-the clone and random_kills.json, which is rewritten after each kill. Exit code 1 when a check fails, with every
-difference; 2 for a wrong flag; Ctrl-C ends all started processes.
+Checks at the end: all outputs equal those of an undisturbed run (`--reference`; without it, one is run first). MLflow
+has each completed execution once and nothing else. No flow run is left running, and no process of the clone is left.
+FOLDER gets the clone and random_kills.json, which is rewritten after each kill. Exit code 1 when a check fails, with
+every difference; 2 for a wrong flag; Ctrl-C ends all started processes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ VICTIMS = ("stage", "dvc", "flow", "worker", "prefect", "mlflow")
 SECONDS_BETWEEN_LOOKS = 0.4
 SECONDS_BETWEEN_QUESTIONS = 1.0
 SECONDS_UNTIL_NOTICED = 20.0
-"""A kill after which the same flow run still goes on so long later has not disturbed it."""
+"""A kill has not disturbed a flow run that is still running this long after it."""
 SECONDS_OF_STANDSTILL = 300.0
 STANDSTILLS = 3
 STARTING = 5.0

@@ -1,9 +1,9 @@
 """Compares one RL step with TRL's, and sampling with transformers' `generate` and vLLM, in one run on CPU.
 
-The contenders take turns (A B C A B C ...) after a warm-up turn each, each in a separate process, and only one runs at
-a time. In every turn they start from the same weights and get the same prompts, number of responses per prompt, length
-limit and verifier. Sampled lengths differ slightly, so ratios are given per turn
-and per response token. Each ratio pairs the two contenders' turns of the same number.
+The contenders take turns (A B C A B C ...), after a warm-up turn each. Each runs in a separate process, and only one
+runs at a time. In every turn they start from the same weights, with the same prompts, responses per prompt, length
+limit and verifier. Sampled lengths differ slightly, so ratios are given per turn and per response token. Each ratio
+pairs the two contenders' turns of the same number.
 
     step       ours: draw_groups, with_advantages, update_policy, sync and probe of the stage rl_round
                ours_recompute: the same with proximal log-probs from the trainer, as TRL must
@@ -13,6 +13,7 @@ and per response token. Each ratio pairs the two contenders' turns of the same n
 Needs TRL and vLLM (installed by `python3 pipelines/set_up.py bench`) and a policy (made by `make repro`).
 
 Command: python -m benchmarks.rl_step [--policy FOLDER] [--repeats 5] [--threads 2] [--parts step sampling]
+
 Exit code 1 when the median step is less than 3 times as fast as TRL's, 2 when something is missing.
 """
 
@@ -40,7 +41,7 @@ from stages.observe.progress import say
 
 PARTS = {"step": ("ours", "ours_recompute", "trl"), "sampling": ("torch_sampler", "generate", "vllm")}
 PACKAGES = {"trl": "trl", "vllm": "vllm"}
-"""What a contender needs beside the packages of every recipe."""
+"""Packages that a contender needs in addition to those of every recipe."""
 LEAST_SPEED_UP = 3.0
 CALM_LOAD = 0.5
 INSTALL = "python3 pipelines/set_up.py bench"

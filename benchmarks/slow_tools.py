@@ -1,12 +1,13 @@
-"""Responses of several turns whose tools are slow: seconds with 1, 4 and 16 workers beside tools that take no time.
+"""Times multi-turn sampling with slow tools, with 1, 4 and 16 workers, against tools that take no time.
 
 The torch sampler draws from a random policy, and an environment in real workers sleeps before each answer, log-normally
 (median 50 ms, 99th percentile 1 s). Two orders: `waves`, as the synchronous loop draws, and `as they come`, as the
 asynchronous one does. Every arm has the same trajectories, so the same turns and the same seconds of tools.
 
-Floors are shown beside each time, because the sampler cannot be quicker. A worker sleeps with its tool and the seed
-decides which worker has an episode: so all tools / workers, the tools of the busiest worker, and those of the response
-that waits longest. The target, 1.2 times the time without tools at 16 workers, needs work whose floors are below it.
+Each time is shown beside three floors, which no sampler can beat. They are the seconds of all tools divided by the
+workers, those of the busiest worker, and those of the response that waits longest. They hold because a worker sleeps
+with its tool, and the seed decides which worker gets an episode. The target is 1.2 times the time without tools, at 16
+workers. Only work whose floors are below that can reach it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ ORDERS: dict[str, Callable[..., dict[int, Sample]]] = {"waves": in_waves, "as th
 
 @dataclass(frozen=True)
 class Work:
-    """What every arm draws, and the policy that draws it."""
+    """The trajectories of every arm, and the policy that generates them."""
 
     policy: TorchSampler
     end_tokens: list[int]
@@ -133,7 +134,7 @@ def main() -> None:
     times: dict[tuple[str, int, bool], list[float]] = {arm: [] for arm in arms}
     first: dict[int, Sample] = {}
     # All arms in turn: what else the machine does meets all alike. First each order without tools warms up: workers are
-    # started for every arm, off the clock, so the slow arms need no turn of their own for that.
+    # started for every arm, off the clock, so the slow arms need no warm-up.
     for turn in range(given.repeats + 1):
         for arm in arms if turn else arms[: len(ORDERS)]:
             seconds, samples = work.draw(*arm)

@@ -3,10 +3,12 @@
     python -m benchmarks.soak --work FOLDER [--runs 20] [--recipe laptop]
 
 The servers are started once; then the deployment `reproduce` is started `--runs` times in a clone of HEAD. DVC skips
-what has not changed, so before each run `dvc.lock` and DVC's record of earlier runs are removed: every stage is
-executed again, and must end with the same hashes. After each run, when its processes have ended, it measures: memory
-(RSS, including helpers), open files and threads of the Prefect server, the MLflow server and the worker; the clone's
-processes; sizes of the databases and of the rest of state/; log lines with "database is locked", warnings or errors.
+stages that have not changed. So `dvc.lock` and DVC's record of earlier runs are removed before each run: every stage
+runs again, and must end with the same hashes. Measured after each run, when its processes have ended:
+- memory (RSS, including helpers), open files and threads of the Prefect server, the MLflow server and the worker;
+- the clone's processes;
+- sizes of the databases and of the rest of state/;
+- log lines with "database is locked", warnings or errors.
 
 Growth is the slope of a line through the last two thirds of the runs, with its 95% interval (t). Memory, files,
 threads, processes and locks FAIL when the interval is above zero and the slope would double the quantity within 200

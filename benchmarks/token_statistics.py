@@ -2,6 +2,7 @@
 
 Each repeat of each path runs in a separate process; the paths alternate. Memory is the peak of the process's resident
 set (on a GPU, of the allocator) above its size with the inputs, including gradients. Three paths:
+
     ours          token_statistics: log-probability, entropy and sum of squares, gradient through the log-probability
     naive         log_softmax and gather: only the log-probability
     naive_three   the same with entropy and sum of squares, which then need no gradient

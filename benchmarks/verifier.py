@@ -1,14 +1,14 @@
 r"""Compares the verifier with math-verify on the same rows and cores, in one run; then 10,000 hostile responses.
 
 For each file of rows (`gold`, `pred` or `prediction`, optionally `expected`) both contenders take turns, A B A B ...,
-after a warm-up turn each. Ours is `Verifier.judge` over all rows with WORKERS workers; math-verify is `parse` and
-`verify` with its defaults (including time limits) in WORKERS processes that each take every WORKERS-th row. Start-up
+after a warm-up turn each. Ours is `Verifier.judge` over all rows with WORKERS workers. math-verify is `parse` and
+`verify` with its defaults (including time limits), in WORKERS processes that each take every WORKERS-th row. Start-up
 time is excluded for both. Seconds are wall-clock; ratios pair turns of the same number.
 
 With --towers N the rows of the first file are judged again with N additional towers of powers, giant factorials, sums
-and products, drawn by --seed (`tests/fakes/unearned_answers.py`). Both have --limit seconds per row: ours of computing
-time in a worker, math-verify for each of its two parses and its comparison. math-verify judges towers one by one in
-processes that are killed if they exceed this limit or the memory limit of our workers.
+and products, drawn by --seed (`tests/fakes/unearned_answers.py`). The limit is --limit seconds: of computing time per
+row in a worker for ours, and for each of its two parses and its comparison for math-verify. The processes of
+math-verify judge towers one by one. They are killed if they exceed this limit or the memory limit of our workers.
 
 The hostile part judges attacking responses (`tests/fakes/hostile_answers.py`), counts verdicts, time and memory, and
 repeats the first file to compare its throughput before and after, in CPU time of this process.

@@ -4,7 +4,7 @@ It sleeps until consecutive deadlines, not for durations. So time that the calle
 journal, Ray's messages) shortens the next sleep, as it would overlap with a computing device. Delays beyond a whole
 step are not made up for: they count as lateness, and the deadlines start again from there.
 
-    sequence       length, tokens and log-probs depend only on the trajectory's seed and prompt
+    sequence       its length, tokens and log-probs depend only on the trajectory's seed and prompt
     step           sleeps; every running sequence gets one more token
     lateness       must be checked by a benchmark: a machine that is too busy to sleep on time distorts the result
 

@@ -97,7 +97,7 @@ def _show_version(is_wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", help="show the version and end", is_eager=True, callback=_show_version)
+        bool, typer.Option("--version", help="show the version and exit", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """Retrace: reproducible post-training of reasoning language models. Exit code 2 is a mistake of the caller."""
@@ -118,13 +118,13 @@ def _clone_around() -> Path | None:
 
 @app.command()
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
-    """Take a recipe into use: params.yaml becomes the whole of it, inherited values included."""
+    """Take a recipe into use: write it to params.yaml, with all inherited values."""
     with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
         # Now, not only before the next run: a manual `dvc repro` must not read files of another recipe.
         remove_orphaned_outputs(PROJECT)
     gone = ", ".join(stages_left_out(PROJECT))
     how = (
-        f"`make repro` (`dvc repro` would run {gone} too, which it leaves out)"
+        f"`make repro` (not `dvc repro`, which would also run {gone}; the recipe leaves that out)"
         if gone
         else "`make repro` or `dvc repro`"
     )
@@ -135,16 +135,16 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
 def graph(
     check: Annotated[bool, typer.Option("--check", help="change nothing; exit code 1 if they differ")] = False,
 ) -> None:
-    """Write dvc.yaml from what the stages declare (stages/NAME/stage.py). Other entries and comments stay."""
+    """Write dvc.yaml from the stages' declarations (stages/NAME/stage.py). Other entries and comments are kept."""
     changed = updated_graph(PROJECT)[1] if check else write_graph(PROJECT)
     names = ", ".join(changed)
     if not changed:
-        typer.echo("dvc.yaml has what the stages declare")
+        typer.echo("dvc.yaml matches what the stages declare")
     elif check:
         typer.echo(f"dvc.yaml differs from what these stages declare: {names}. Run `retrace graph`")
         raise typer.Exit(1)
     else:
-        typer.echo(f"dvc.yaml now has what these stages declare: {names}")
+        typer.echo(f"dvc.yaml now matches what these stages declare: {names}")
 
 
 @app.command()

@@ -1,13 +1,13 @@
 """Makes the virtual environment .venv from requirements.lock.
 
-The lock has groups: a recipe gets `core` and the groups of the engines that it names. uv installs them, or pip if the
+The lock has groups: a recipe gets `core` and the groups of the engines that it names. uv installs them; pip does if the
 package index has no uv for this machine. By default the index's torch is installed: on PyPI the CUDA build.
 `RETRACE_TORCH` (make's TORCH) chooses another build:
 
     cpu, cu126, ...      the build of that name, from PyTorch's own index (needs uv)
     a folder or address  an additional source of packages, which may have a CPU build
 
-The CUDA libraries of torch are constraints in the lock (group `cuda`): they are installed only when the chosen build
+The CUDA libraries of torch are constraints in the lock (group `cuda`). They are installed only when the chosen build
 requires them. uv takes its indexes from its settings (UV_*) or, if there are none, from pip's.
 
 Set-up can be interrupted at any time; .venv/retrace-set-up.json lists the complete groups.

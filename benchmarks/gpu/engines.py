@@ -26,7 +26,7 @@ GPU_TESTS = (
     "tests/algorithms/test_token_statistics_kernels.py",
 )
 PEAK = find_gpu("H100").bfloat16_flops
-"""MFU is told against an H100, whatever the device: 989 TFLOP/s, the data sheet's."""
+"""MFU is relative to an H100's 989 TFLOP/s (data sheet), on any device."""
 
 
 def tests(bench: Bench) -> list[Row]:

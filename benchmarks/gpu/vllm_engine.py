@@ -133,7 +133,7 @@ def adapter(bench: Bench) -> list[Row]:
     return [
         Row(f"our sampler {shape.name}, {sequences} at once, log-probs", rates, "tokens/s"),
         Row(f"new weights of {shape.name} in process", synced[1:], "s", most=0.3),
-        # Two roundings that know nothing of each other differ by 1.4 times what one of them errs.
+        # Two independent roundings differ by 1.4 times the error of one of them.
         Row("log-prob gap to the trainer's pass, mean", [mean], "", most=max(2 * rounding, 1e-4)),
         Row("  of the trainer's pass to float32's, mean", [rounding], ""),
         Row("log-prob gap to the trainer's pass, largest", [largest], "", most=0.5),

@@ -69,7 +69,7 @@ def ablate(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        say("interrupted: nothing is left running; the same command goes on")
+        say("interrupted: no process is left running; run the same command again to resume")
         # 128 + SIGINT, as shells report a process that Ctrl-C ended.
         raise typer.Exit(130) from None
 

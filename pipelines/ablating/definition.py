@@ -43,7 +43,7 @@ class Score(StrictParams):
     unit: Unit
     """percent: a fraction, shown as a percentage."""
     file: str
-    """Under data/metrics/, without `.json`; `{policy}` stands for the variant's policy."""
+    """Under data/metrics/, without `.json`; `{policy}` is replaced by the variant's policy."""
     key: str
 
 
@@ -125,7 +125,7 @@ class Claim(StrictParams):
     def _margin_fits(self) -> Claim:
         # A direction has the fixed threshold 0. "The same" means nothing without one.
         if (self.direction == "same") != (self.margin is not None):
-            raise ValueError("margin belongs to direction `same`, which needs one; null otherwise")
+            raise ValueError("direction `same` needs a margin; for other directions set margin: null")
         return self
 
 
@@ -169,7 +169,7 @@ class Ablation(StrictParams):
     def _names_fit(self) -> Ablation:
         wrong = [*self._wrong_variants(), *self._wrong_metrics()]
         if len(set(self.seeds)) < len(self.seeds):
-            wrong.append(f"seeds {self.seeds}: each may stand there once")
+            wrong.append(f"seeds {self.seeds}: list each seed once")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
@@ -224,8 +224,8 @@ def read_ablation(root: Path, name: str) -> Ablation:
     # The models have no defaults, so that a typing mistake in a key cannot pass as a default.
     ablation = validate_section(read_yaml(path), f"ablation {name}", Ablation, path)
     if ablation.name != name:
-        raise UserError(f"{path}: name is {ablation.name!r}, and must be that of its file: {name}")
-    # Checked here, because the models know no project.
+        raise UserError(f"{path}: name is {ablation.name!r}, but must be the name of its file: {name}")
+    # Checked here, because the models do not know the project.
     if ablation.recipe not in recipe_names(root):
         known = there_are(ablation.recipe, recipe_names(root))
         raise UserError(f"ablation {name}: unknown recipe {ablation.recipe!r}: {known}")

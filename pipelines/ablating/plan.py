@@ -1,7 +1,7 @@
 """Determines the runs of an ablation, the finished ones among them, and the order of the rest.
 
-Runs of one seed share the stages before RL. The first run of each such prefix goes alone. The others start when it
-has ended and find those stages in DVC's run cache, so that data, base and SFT run once for each seed.
+Runs of one seed share the stages before RL. The first run of each such prefix runs alone. The others start when it has
+ended and find those stages in DVC's run cache, so that data, base and SFT run once for each seed.
 
 The parameter file of each variant and seed is checked before anything runs (`check_ablation`).
 """
@@ -30,7 +30,7 @@ class PlannedRun:
 
     variant: str
     seed: int
-    # Runs are keys of dictionaries, and a mapping has no hash. `params_hash` stands for it.
+    # Runs are keys of dictionaries, and a mapping has no hash. `params_hash` represents it.
     params: Mapping[str, Any] = field(compare=False)
     targets: tuple[str, ...]
     params_hash: str
@@ -132,7 +132,7 @@ def describe_plan(
     lines.append("")
     leaders = leading([run for run in runs if not is_done(run)], baseline)
     for run in [*(run for run in runs if is_done(run)), *in_order([r for r in runs if not is_done(r)], baseline)]:
-        state = "done" if is_done(run) else "runs first, makes what the others share" if run in leaders else "runs"
+        state = "done" if is_done(run) else "runs first and makes what the others share" if run in leaders else "runs"
         lines.append(f"  {run.variant} seed {run.seed}: {state}")
     return lines
 

@@ -1,4 +1,4 @@
-"""From kept results of finished runs to seed means, differences with two intervals, and a verdict on each claim.
+"""Evaluates finished runs of an ablation: seed means, differences with two intervals, and a verdict on each claim.
 
 Two sources of chance are kept apart. Problems: per-problem scores are averaged over the seeds and compared over
 problems (stages/algorithms/estimators.py). This shows whether the difference would hold on other problems, for
@@ -122,10 +122,10 @@ def verdict(claimed: Claim, found: Difference) -> Verdict:
     """Returns the verdict of the runs on a claimed direction.
 
     `agrees`: the intervals (over problems where problems have scores, and over seeds) exclude 0 on the claimed
-    side, and every seed is there. `leans for`: only the interval over seeds does not, or does not exist with one seed:
-    this holds for these trained policies, but new training may reverse it. `disagrees`, `leans against`: the reverse.
-    For `same`, intervals and seeds are within the margin, or completely beyond it on one side. Everything else is `not
-    separated`.
+    side, and every seed is there. `leans for`: the interval over problems excludes 0, but the interval over seeds does
+    not, or there is only one seed. The direction holds for these trained policies, but new training may reverse it.
+    `disagrees` and `leans against` are the same for the other side. For `same`, intervals and seeds are within the
+    margin, or completely beyond it on one side. Everything else is `not separated`.
     """
     if found.interval is None:
         return "not separated"
@@ -309,13 +309,13 @@ def keep_results(checkout: Path, place: Path, run: PlannedRun, about: dict[str, 
         for target in run.targets:
             # Before run.json is written: without it the folder counts as no finished run.
             if not (folder / "metrics" / f"{target.replace('@', '/')}.json").exists():
-                raise UserError(f"DVC ended well and left no metrics of {target}")
+                raise UserError(f"DVC succeeded but left no metrics of {target}")
         write_json(folder / "run.json", about)
 
 
 def finished(state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | None) -> dict[str, Any] | None:
     """Returns the record of the run if it has these parameters and (unless None) ran these definitions."""
-    # Equal parameters and equal code, whatever the commit: an edit that the run does not reach keeps it valid.
+    # Equal parameters and equal code, also at another commit: an edit that the run does not reach keeps it valid.
     file = record_folder(state, name, run) / "run.json"
     record = json.loads(file.read_text()) if file.exists() else None
     if record is None or record["params_hash"] != run.params_hash:

@@ -127,7 +127,7 @@ def show_plan(choice: Choice) -> list[str]:
 
 
 def show_markdown(choice: Choice) -> str:
-    """Returns the table of the finished runs, whatever code made them."""
+    """Returns the table of all finished runs, also of those that other code made."""
     ablation = read_ablation(choice.root, choice.name)
     runs = plan_runs(choice.root, ablation, choice.variants, choice.seeds)
     return AblationFindings(ablation, choice.state, runs).markdown()
@@ -150,7 +150,7 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
         if not failed or len(failed) < len(session.runs):
             _write(session, say)
     if failed:
-        say(f"{len(failed)} runs failed: {', '.join(run.name for run in failed)}; the same command tries them again")
+        say(f"{len(failed)} runs failed: {', '.join(run.name for run in failed)}; repeat the command to retry them")
     return 1 if failed else 0
 
 
@@ -185,7 +185,7 @@ def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[s
     cores = len(os.sched_getaffinity(0))
     # Runs on GPUs use the cores little, and small ones are meant to share a card.
     if threads * jobs > cores and not visible_gpus():
-        say(f"WARNING: {jobs} runs of {threads} threads on {cores} cores get in each other's way: lower --jobs")
+        say(f"WARNING: {jobs} runs of {threads} threads compete for {cores} cores: lower --jobs")
 
 
 def _describe_code(code: Code) -> str:
@@ -305,7 +305,7 @@ class AblationBatch:
                 write_text_atomically(folder / "params.yaml", yaml.safe_dump(dict(run.params), sort_keys=False))
                 write_text_atomically(folder / "state" / "recipe", self.ablation.recipe + "\n")
             else:
-                self.say(f"{run.variant} seed {run.seed}: goes on")
+                self.say(f"{run.variant} seed {run.seed}: resumes")
                 repair_dvc_state(folder, self.say)
         log.parent.mkdir(parents=True, exist_ok=True)
         tags = {"RETRACE_ABLATION": self.ablation.name, "RETRACE_VARIANT": run.variant}
@@ -398,8 +398,8 @@ def this_machine(gpus: Iterable[str]) -> FreeResources:
 def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: FreeResources) -> tuple[int, str]:
     """Returns runs at once by memory and cores, at least 1, and the reason in words.
 
-    `params`: those of every run; the largest decides. A run computes on `threads` cores; on a GPU it needs one to
-    feed it. vLLM takes its share of a card whatever the policy needs: lower `sampler.memory_fraction` to fit more.
+    `params`: those of every run; the largest decides. A run computes on `threads` cores; a run on a GPU needs only one
+    core. vLLM takes a fixed share of a card, even for a small policy. Lower `sampler.memory_fraction` to fit more runs.
     """
     every = list(params)
     on_gpu = bool(machine.gpu_free_bytes)
@@ -452,7 +452,7 @@ def _bytes_of(root: Path, params: Mapping[str, Any], machine: FreeResources) -> 
         stages = make_plan(root, str(file), PlanRequest(gpu=ANY_GPU)).stages
     sampler = params.get("sampler", {})
     card = max(machine.gpu_free_bytes.values(), default=0.0)
-    # vLLM fills its share of the card whatever the policy needs, so the plan's bytes do not count.
+    # vLLM always fills its share of the card, so the plan's bytes do not count.
     share = card * sampler["memory_fraction"] if sampler.get("kind") == "vllm" else None
     return max(_held(stage, share) for stage in stages) + (CONTEXT_BYTES if machine.gpu_free_bytes else 0.0)
 

@@ -42,7 +42,7 @@ class AblationFindings:
     """All results of the finished runs; `about` states which runs they are."""
 
     def __init__(self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun]) -> None:
-        """UserError when no run of `runs` is finished, whatever code it ran."""
+        """UserError when no run of `runs` is finished, with any code."""
         # With any code: the page marks runs whose code differs, and an old result is better than none.
         records = {run: finished(state, ablation.name, run, None) for run in runs}
         done = {run: record for run, record in records.items() if record}
@@ -105,7 +105,7 @@ class AblationFindings:
         """
         if is_tracking_off():
             return False
-        with mlflow_faults("`retrace mirror` gives it the results, which are kept"):
+        with mlflow_faults("the results are kept, and `retrace mirror` adds them to MLflow later"):
             return self._track(open_store())
 
     def _track(self, store: MlflowStore) -> bool:
@@ -221,7 +221,7 @@ def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table
         for one in judged:
             place = ablation.paper.reference, describe_claim(ablation, one.claimed)
             cells[place][world] = _cell(ablation, one)
-            # The paper has one number for a claim, in whatever world it is tested.
+            # The paper has one number for a claim, which is the same for every world.
             of_paper.setdefault(place, published(one.published, True))
     papers = list(dict.fromkeys(reference for reference, _ in cells))
     rows = [
@@ -255,9 +255,9 @@ def render_page(
 ) -> str:
     """The page as HTML; equal arguments give equal text."""
     warnings = {
-        f"Not all runs are there. Missing: {'; '.join(about['missing'])}.": about["missing"],
+        f"Some runs are missing: {'; '.join(about['missing'])}.": about["missing"],
         "dirty: uncommitted code was run.": about["is_dirty"],
-        "Not all runs were made by the same code.": not about["is_one_code"],
+        "The runs were not all made by the same code.": not about["is_one_code"],
     }
     content = {
         "ablation": ablation,

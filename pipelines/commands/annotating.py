@@ -19,7 +19,7 @@ from stages.foundations.params import load_value
 LOCAL_FILES = "/data/local-files/?d=images/"
 """Address at which Label Studio serves the folder `images` of an export that is its document root."""
 annotations = typer.Typer(
-    no_args_is_help=True, help="Ask people about a round's images with Label Studio, and take in what they said."
+    no_args_is_help=True, help="Let people rank a round's images in Label Studio, and import their annotations."
 )
 Round = Annotated[str, typer.Argument(metavar="ROUND", help="a name in section ranking_rounds")]
 Pool = Annotated[Path | None, typer.Option(help="the round's images [data/images/pool/ROUND]")]
@@ -58,7 +58,7 @@ def import_export(
     pool: Pool = None,
     prompts: Annotated[Path | None, typer.Option(help="[data/t2i/prompts.parquet]")] = None,
 ) -> None:
-    """Check an export against the round's images, and write what the stage `annotate` reads of it.
+    """Check an export against the round's images, and write the file that the stage `annotate` reads.
 
     Every annotation that the stage would drop is counted by its reason; addresses of people are left out.
     """

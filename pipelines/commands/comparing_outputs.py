@@ -115,7 +115,7 @@ def _compare_values(first: Any, second: Any, tolerance: Tolerance) -> Comparison
     differences = list(_differences("", first, second, tolerance))
     if differences:
         return Comparison(Verdict.DIFFERENT, _first_few(differences))
-    return Comparison(Verdict.EQUAL, "numbers within the tolerance, or written otherwise")
+    return Comparison(Verdict.EQUAL, "numbers within the tolerance, or in another notation")
 
 
 def _differences(place: str, first: Any, second: Any, tolerance: Tolerance) -> Iterator[str]:
@@ -227,7 +227,7 @@ def _first_difference(first: bytes, second: bytes) -> str:
     lines, others = first.decode(errors="replace").splitlines(), second.decode(errors="replace").splitlines()
     pairs = enumerate(zip(lines, others, strict=False), start=1)
     number = next((number for number, (one, other) in pairs if one != other), min(len(lines), len(others)) + 1)
-    return f"the first other line is {number}"
+    return f"the first different line is {number}"
 
 
 def _first_few(differences: list[str]) -> str:

@@ -41,8 +41,8 @@ def data(
 ) -> None:
     """Show what Retrace makes of your data before anything runs.
 
-    Columns with an example each, the problems that the fields give, how many rows are dropped and why, and the lines of
-    `sources` to put into a recipe. Fields that are not named are guessed by their usual names.
+    Prints the columns with an example each, the problems that the fields give, and how many rows are dropped and why.
+    Prints also the lines of `sources` to put into a recipe. Fields that are not named are guessed by their usual names.
     """
     from stages.collect.run import BrokenRow, problem_of_row, read_rows
     from stages.foundations.files import sha256_of
@@ -54,7 +54,7 @@ def data(
     table = read_rows(file, kind, rows)
     sound = [row for row in table if not isinstance(row, BrokenRow)]
     if not sound:
-        raise UserError(f"{file} has no sound row in its first {len(table)}: {_first_fault(table)}")
+        raise UserError(f"{file} has no valid row in its first {len(table)}: {_first_fault(table)}")
     typer.echo("\n".join(describe_columns(sound)))
     named = {"problem": problem, "answer": answer, "solution": solution}
     fields = messages or _guessed_messages(sound, named) or field_map(sound, named)

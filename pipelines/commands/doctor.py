@@ -193,13 +193,13 @@ def check_gpu() -> Iterator[Finding]:
     build = torch.version.cuda
     if not has_nvidia_gpu():
         if build:
-            yield warning("gpu", f"none, and torch is a build for CUDA {build}", "it works, and takes more disk")
+            yield warning("gpu", f"none, and torch is a build for CUDA {build}", "it works, but takes more disk space")
         else:
             yield ok("gpu", f"none: everything runs on the CPU ({os.cpu_count()} cores)")
         return
     shown = _nvidia_smi()
     if shown is None:
-        yield problem("gpu", "there is a GPU, and nvidia-smi does not answer", "install or reload the NVIDIA driver")
+        yield problem("gpu", "there is a GPU, but nvidia-smi does not answer", "install or reload the NVIDIA driver")
         return
     if not build:
         remedy = f"delete .venv and `make set-up` with an index that has CUDA builds (about {CUDA_GIB:.0f} GiB)"
@@ -364,14 +364,14 @@ def check_git(root: Path) -> Iterator[Finding]:
         commit = git(root, "rev-parse", "--short", "HEAD")
     except UserError as error:
         found = f"{root} is no git repository with a commit ({str(error).rpartition(' failed: ')[2].splitlines()[0]})"
-        yield problem("git", found, "`git init && git add . && git commit`, where git names no other remedy")
+        yield problem("git", found, "`git init && git add . && git commit`, unless git names another remedy")
         return
     branch = git(root, "branch", "--show-current") or "no branch"
     # Each name follows two letters of state and a space.
     changed = [line[3:] for line in git(root, "status", "--porcelain").splitlines()]
     code = [name for name in changed if name.startswith(("stages/", "pipelines/", "dvc.yaml"))]
     if Path(top).resolve() != root.resolve():
-        yield warning("git", f"the repository is {top}, not the project", "ablations and `verify` want one of its own")
+        yield warning("git", f"the repository is {top}, not the project", "ablations and `verify` need one: `git init`")
     elif code:
         text = f"{branch} at {commit}; code is not committed: {_some(code)}"
         yield warning("git", text, "commit it, so that results can be traced to code")
@@ -387,7 +387,7 @@ def check_link(root: Path, cache: Path) -> Iterator[Finding]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        yield problem("cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner")
+        yield problem("cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or fix its owner")
         return
     # Tested, because the name of a file system does not say whether it supports links.
     kinds = [kind for kind, works in (("reflink", _reflinks), ("hardlink", _hardlinks)) if _tried(works, cache, root)]

@@ -126,7 +126,7 @@ def _describe_step(step: ChainStep, cost: StageCost, is_all: bool) -> list[str]:
     lines += [f"  made    {path}  {digest[:SHORT]}" for path, digest in entry.outs.items()]
     for one in step.inputs:
         origin = ", ".join(one.makers) or "no stage makes it: raw"
-        stale = "  STALE: its maker has made something else since, run `dvc repro`" if one.is_stale else ""
+        stale = "  STALE: the stage has written another version since; run `dvc repro`" if one.is_stale else ""
         lines.append(f"  from    {one.path}  {one.digest[:SHORT]}  ({origin}){stale}")
     for raw in step.raw:
         lines.append("  raw     " + ", ".join(f"{key} {value}" for key, value in raw.items()))
@@ -166,7 +166,7 @@ def _describe_commit(cost: StageCost) -> str:
 def _describe_run(cost: StageCost) -> str:
     parts = [f"MLflow {cost.run_id}" if cost.run_id else "not in MLflow (`retrace mirror` makes one)"]
     if cost.is_mirrored:
-        parts.append("mirrored, its execution is not on record")
+        parts.append("mirrored; its execution was not recorded")
     parts.append(format_time(cost.seconds) if cost.seconds is not None else "no time on record")
     if cost.gpus:
         parts.append(f"{cost.gpus} GPU{'s' if cost.gpus > 1 else ''}, {cost.gpu_hours or 0:.3g} GPU-hours")

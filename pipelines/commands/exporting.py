@@ -83,16 +83,17 @@ def export(
     ] = "",
     public: Annotated[bool, typer.Option("--public", help="make a new repository public (default: private)")] = False,
 ) -> None:
-    """Write a policy for use elsewhere: transformers and vLLM load the folder.
+    """Write a policy as a folder that transformers and vLLM load.
 
-    Weights in the base's dtype, in shards, with tokenizer, chat template and generation settings. README.md is a model
-    card: data with licences, methods with papers, scores with intervals, and the commands that make it again.
+    The folder has the weights in the base's dtype, in shards, the tokenizer, the chat template and generation settings.
+    README.md is a model card: data with licences, methods with papers, scores with intervals, and the commands that
+    reproduce it.
     """
     folder, chain = _find(policy)
     # Before anything is written: a push that cannot succeed must not cost an export.
     token = _token(push)
     if to.exists() and not (to.is_dir() and not any(to.iterdir())):
-        raise UserError(f"--to {to} is there and not empty: name a new folder, nothing is overwritten")
+        raise UserError(f"--to {to} is not empty: name a new folder, because nothing is overwritten")
     dtype = dtype or _base_dtype(folder)
     with replace_folder(to) as place:
         write_weights(folder, place, dtype)
@@ -244,13 +245,13 @@ def model_card(policy: str, chain: Chain | None, dtype: str) -> str:
         head["base_model"] = base["repository"]
     lines = ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", f"# {Path(policy).name}", ""]
     if chain is None:
-        return "\n".join([*lines, "This folder was not made by a project at hand: nothing is known of its data.", ""])
+        return "\n".join([*lines, "This folder was not made by a known project, so its data are unknown.", ""])
     lines += [f"A language model in {dtype}, trained with Retrace from {_origin(base)}.", ""]
     lines += _section("Scores", ("benchmark", "metric", "score", "95% interval"), _scores(chain.scores))
     lines += _section("Data", ("source", "role", "from", "licence"), _sources(entries))
-    lines += ["Their licences, and that of the base model, bind whoever passes this model on.", ""]
+    lines += ["If you distribute this model, you must follow their licences and that of the base model.", ""]
     lines += ["## Methods", "", *(f"- {method}" for method in _methods(entries)), ""]
-    lines += ["## How to make it again", "", "```", *_commands(chain), "```", ""]
+    lines += ["## How to reproduce it", "", "```", *_commands(chain), "```", ""]
     made = [(e.name, e.key[:12], e.code[:12]) for e in entries]
     lines += _section("Stages", ("stage", "lock hash", "code fingerprint"), made)
     return "\n".join(lines)
@@ -305,12 +306,19 @@ def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
 
 
 def _methods(entries: Sequence[Entry]) -> list[str]:
-    """Returns the texts of METHODS for the parameters of the chain's stages, each once, in the order of METHODS."""
+    """Returns the texts of METHODS for the parameters of the chain's stages, each once, in the order of METHODS; then
+    the teacher of each round that has one."""
     methods = []
     for stage, name, expected, method in METHODS:
         values = [_value(entry.params, name) for entry in entries if entry.stage == stage]
         if any(value == expected or (expected is ... and value is not None) for value in values):
             methods.append(method)
+    teachers = {entry.item: entry.params.get(f"teachers.{entry.item}") for entry in entries if entry.stage == "teacher"}
+    for entry in entries:
+        # Only a round has this key.
+        if distillation := entry.params.get(f"rl_rounds.{entry.item}", {}).get("distillation"):
+            teacher, weight = teachers.get(entry.item) or "a policy that is not on record", distillation["coefficient"]
+            methods.append(f"on-policy distillation in {entry.item}: from {teacher}, coefficient {weight:g}")
     return methods
 
 

@@ -34,11 +34,11 @@ _HTML = re.compile(r"<\s*(?:!doctype\s+html|html|head|body|div|p|article|table|h
 _MARKDOWN = re.compile(r"^(?:#{1,6}\s|```|:{3,}\s*[{\w])", re.MULTILINE)
 
 HINTS = {
-    "no_exercise": "no label of an exercise or a solution was recognised; --format names another reader",
-    "not_html": "it has no element of HTML; --format names another reader",
-    "not_xml": "it is not XML; --format names another reader",
+    "no_exercise": "no label of an exercise or a solution was recognised; choose another reader with --format",
+    "not_html": "it has no element of HTML; choose another reader with --format",
+    "not_xml": "it is not XML; choose another reader with --format",
     "no_row_left": "every row is below --min-confidence or has no solution",
-    "format_not_known": "neither its ending nor its beginning speaks for a format that is read; --format names one",
+    "format_not_known": "neither its ending nor its beginning matches a known format; give one with --format",
     "format_not_read": f"--format is one of {', '.join(READERS)}",
 }
 BATCH = 256
@@ -93,7 +93,7 @@ def extract_files(
     skipped = Counter(file.suffix or file.name for path in paths for file in _others(path))
     if skipped:
         named = ", ".join(f"{count} {ending}" for ending, count in skipped.most_common(8))
-        warn(f"not read, as no format has their ending: {named}")
+        warn(f"not read, because no format has their ending: {named}")
     return counts
 
 
@@ -186,7 +186,7 @@ def extract(
     files: Annotated[
         list[Path], typer.Argument(help="HTML, Markdown, CNXML, PreTeXt, LaTeX, WARC or JSONL files, or folders")
     ],
-    form: Annotated[str, typer.Option("--format", help="format of every page, whatever its name")] = "",
+    form: Annotated[str, typer.Option("--format", help="format of all pages (default: by their names)")] = "",
     solved_only: Annotated[bool, typer.Option(help="leave out exercises without a solution")] = False,
     min_confidence: Annotated[float, typer.Option(min=0, max=1, help="leave out rows below this confidence")] = 0.0,
     jobs: Annotated[int, typer.Option(min=1, help="pages to read in parallel, each in a limited process")] = 1,

@@ -1,10 +1,10 @@
 """`retrace grade`: verdicts for the rows of a JSON lines file, with the verifier that rewards and evaluation use.
 
-A row has `gold` and `prediction` (a whole response or a bare answer), and may have `id`, `truncated` (a token limit cut
-off the response) and `tolerance` (largest difference of two equal numbers). It may also allow more: `decimals` (true:
-the rounding of an exact answer counts), `expressions` (true: so does an unevaluated expression) and `ordered` (false:
-the order of letters and in brackets does not matter). Each row gives one line with `line`, `id`, `verdict`, `reason`,
-`extracted` and `path`, in order, as soon as its batch is judged. The file may be gzipped.
+A row has `gold` and `prediction` (a whole response or a bare answer), and may have `id`. `truncated` says that a token
+limit cut off the response; `tolerance` is the largest difference of two equal numbers. A row may also allow more:
+`decimals` (true: the rounding of an exact answer counts), `expressions` (true: so does an unevaluated expression) and
+`ordered` (false: the order of letters and in brackets does not matter). Each row gives one line with `line`, `id`,
+`verdict`, `reason`, `extracted` and `path`, in order, as soon as its batch is judged. The file may be gzipped.
 
 A row that cannot be judged gets the verdict `unparsed` with its reason, and is counted. A file without a valid row is a
 mistake of the caller: exit code 2.
@@ -73,14 +73,14 @@ def grade(
     judge_tokens: Annotated[int, typer.Option(min=1, help="most tokens of a judgement")] = 1024,
     params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PARAMS,
 ) -> None:
-    """Give each row a verdict: correct, wrong, unparsed, exhausted or crashed. Lines to standard output."""
+    """Give each row a verdict: correct, wrong, unparsed, exhausted or crashed. Lines go to standard output."""
     try:
         with ExitStack() as opened:
             source = opened.enter_context(_open(file))
             verifier = opened.enter_context(_open_verifier(jobs, judge, judge_tokens, params))
             _write_verdicts(source, verifier, sys.stdout)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{file} is no whole gzip file ({error}): unpack it, or get it again") from error
+        raise UserError(f"{file} is a damaged gzip file ({error}): unpack it, or download it again") from error
     except BrokenPipeError:
         # The reader has closed the pipe, and Python would report an error for it at its end.
         sys.stderr.close()

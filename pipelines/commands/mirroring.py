@@ -1,4 +1,4 @@
-"""`retrace mirror`: rebuilds every MLflow run from records outside of MLflow; running it again changes nothing.
+"""`retrace mirror`: rebuilds every MLflow run from records outside of MLflow. Running it again changes nothing.
 
 state/runs/          the tracking log of each executed run: every point, time, parameter and tag
 state/scratch/       logs of runs that failed, were killed, or could not be delivered
@@ -58,7 +58,7 @@ def _mirror_elsewhere(to: str, project: str) -> None:
     made, problems = to_wandb(state_folder(), project) if to == "wandb" else to_tensorboard(state_folder(), folder)
     for problem in problems:
         typer.echo(f"WARNING: {problem}", err=True)
-    typer.echo(f"{made} runs were new to {to}" + ("" if to == "wandb" else f": tensorboard --logdir {folder}"))
+    typer.echo(f"{made} runs were added to {to}" + ("" if to == "wandb" else f": tensorboard --logdir {folder}"))
 
 
 @dataclass
@@ -107,7 +107,7 @@ def rebuild(root: Path, state: Path) -> Report:
     # The lock of the database, which the worktree of a retraining shares.
     lock_file = state_folder() / "mirror.lock"
     lock_file.parent.mkdir(parents=True, exist_ok=True)
-    with open(lock_file, "w") as lock, mlflow_faults("what was done is kept, and `retrace mirror` goes on"):
+    with open(lock_file, "w") as lock, mlflow_faults("finished runs are kept; run `retrace mirror` again to continue"):
         # Concurrent calls would each create the missing runs.
         fcntl.flock(lock, fcntl.LOCK_EX)
         store, report = open_store(), Report()
@@ -140,7 +140,7 @@ def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[LockSn
         try:
             keep_record(place, state)
         except (UserError, ValueError, LookupError) as error:
-            report.problems.append(f"{place.label}: its run of the graph stays out ({error})")
+            report.problems.append(f"{place.label}: its run of the graph is left out ({error})")
     return log_records(store, root, state, kept_records(state, report.problems.append))
 
 

@@ -1,4 +1,4 @@
-"""`retrace phrases`: how many texts of a file hold a phrase of a list, or a sentence much like it.
+"""`retrace phrases`: counts the texts of a file that contain a phrase of a list, or a sentence much like it.
 
 Source: Demystifying Long CoT (arXiv 2502.03373, section 6.5), which looks for phrases of long reasoning in OpenWebMath,
 and the authors' `minhash/find_similar_strings.py`. Deviations:
@@ -36,7 +36,7 @@ def phrases(
     similarity: Annotated[float, typer.Option(min=0.01, max=0.99, help="least Jaccard similarity")] = 0.5,
     rows: Annotated[int, typer.Option(min=1, help="rows to read from the beginning")] = 100_000,
 ) -> None:
-    """Count the texts that hold phrases of long reasoning, such as `Let me verify that.`
+    """Count the texts that contain phrases of long reasoning, such as `Let me verify that.`
 
     Prints each phrase with its number of texts and the first sentence found. Works on any table of texts: web pages,
     demonstrations, the rollouts of a round.

@@ -62,12 +62,12 @@ def environment(
                 break
     with EnvironmentPool(params) as pool:
         if (other := _ask(pool, row, seed + 1, [])) != said[0]:
-            raise UserError(f"`reset` returned {said[0]}, and with another seed {other}: it may use the problem alone")
+            raise UserError(f"`reset` returned {said[0]}, and with another seed {other}: it may use only the problem")
         for count, first in enumerate(said):
             if (second := _ask(pool, row, seed, turns[:count])) != first:
                 raise UserError(
                     f"{named} is not replayable: after {count} turns it said {first}, in a new process {second}. "
-                    "Let it depend on the problem, the seed and the turns alone"
+                    "It may depend only on the problem, the seed and the turns"
                 )
     typer.echo("A new process gave the same answers to the same turns.")
 

@@ -112,7 +112,7 @@ def _params() -> Iterator[str]:
     titles: dict[type, str] = {}
     sections = section_models()
     places = {name: f"{name}{_entry(model)}" for name, model in sections.items()}
-    # First: a value that is a section of its own and part of another one is described in its own.
+    # First, because a section that is also part of another section is described separately.
     claimed = {name: _claim(_models_in(model), places[name], titles) for name, model in sections.items()}
     for name, model in sections.items():
         yield f"## `{name}`\n"
@@ -215,7 +215,7 @@ def _models_in(annotation: Any) -> list[type]:
 
 
 def _type(annotation: Any, titles: Mapping[type, str], is_one_of: bool = False) -> str:
-    """A type in words; models are links to their tables, and alternatives are told apart by their kinds."""
+    """Returns a type in words. Models are links to their tables, and alternatives are named by their kinds."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _type(inner[0], titles, is_one_of) + "".join(_limits(one) for one in inner[1:])

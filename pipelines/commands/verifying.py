@@ -59,7 +59,7 @@ def verify(
 
     try:
         if stage and targets:
-            raise UserError("--stage runs one stage alone and --targets all that they need: give one of them")
+            raise UserError("--stage runs one stage, --targets also the stages before it: give only one of them")
         names = tuple(name.strip() for name in targets.split(",") if name.strip())
         order = Order(revision, names, stage, Tolerance(relative, absolute, weights), keep)
         with terminated_as_interrupt():

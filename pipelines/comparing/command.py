@@ -83,5 +83,5 @@ def chosen_families(text: str) -> list[str]:
     unknown = [word for word in words if word not in FAMILIES]
     if unknown or not words:
         raise UserError(f"--metrics {text!r}: there are {', '.join(FAMILIES)}")
-    # In a fixed order: the first metric leads the page, whatever the user wrote first.
+    # In a fixed order, not the user's: the first metric leads the page.
     return [family for family in FAMILIES if family in words]

@@ -161,11 +161,11 @@ def notes(findings: ComparisonFindings) -> list[str]:
         "Differences: second minus first, in percentage points, on the same problems; 95% interval over problems.",
         f"p: over problems too, corrected for {count} comparison{'s' if count > 1 else ''} (Holm). "
         f"A finding needs p < {LARGEST_P:g}, {FEWEST_PROBLEMS} problems, no seed against it.",
-        "'better' and 'worse' are about the setting: the interval over seeds leaves out 0. "
+        "'better' and 'worse' are about the setting: the interval over seeds excludes 0. "
         "'higher' and 'lower' are about these policies.",
     ]
     if seeds == 1:
-        lines.append("One seed each: nothing here says what training again would give.")
+        lines.append("One seed each: these results do not show what training again would give.")
     else:
         lines.append("±: standard deviation over seeds. seeds: 95% interval over seeds, or each seed's difference.")
     return lines

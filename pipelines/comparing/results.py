@@ -1,4 +1,4 @@
-"""The comparison itself: differences on the same problems, their intervals and tests, and when one is called better.
+"""Compares policies on the same problems: differences, their intervals and tests, and when one is called better.
 
 A problem's score is averaged over its responses and, where a side was trained with several seeds, over the seeds. The
 interval and the p-value then resample whole problems (stages/algorithms/estimators.py). They show whether the
@@ -159,7 +159,7 @@ def _compare(
     first, second = (sum(own) / len(own) for own in tables)
     seed_scores = [
         {
-            # Without a seed on record a negative number stands in, which is never shared with the other side.
+            # Without a recorded seed a negative number is used, which the other side never shares.
             answers.seed if answers.seed is not None else -1 - place: float(table.mean())
             for place, (answers, table) in enumerate(zip(side.answers, own, strict=True))
         }
@@ -219,8 +219,8 @@ def shared_benchmarks(
     # Unknown training data must not count as clean.
     if is_clean and unknown:
         raise UserError(
-            f"--clean: what {', '.join(unknown)} was trained on is not known: a training table is neither there nor "
-            "in DVC's cache. Run `dvc pull` there, or leave --clean out"
+            f"--clean: the training data of {', '.join(unknown)} are unknown: a training table is neither there nor in "
+            "DVC's cache. Run `dvc pull` there, or leave out --clean"
         )
     names = sorted({name for own in tables.values() for name in own.verdicts["benchmark"].unique()})
     found, differences = [], []
@@ -258,11 +258,11 @@ def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Shar
     shared = set.intersection(*(set(own) for own in problems.values()))
     for label, own in problems.items():
         if len(own) > len(shared):
-            lines.append(f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not in all others")
+            lines.append(f"{name}: {len(own) - len(shared)} of {label}'s {len(own)} problems are not shared by all")
     # An empty hash belongs to a side that kept only verdicts, so it contradicts no other side.
     changed = {key for key in shared if len({own[key] for own in problems.values()} - {""}) > 1}
     if changed:
-        lines.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
+        lines.append(f"{name}: {len(changed)} problems have the same id but another text or answer")
     shared -= changed
     # A problem that one side was trained on is left out for all: a paired comparison needs the same problems.
     leaked = shared & {key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name}
@@ -476,7 +476,7 @@ def find_pictures(arguments: Sequence[str], root: Path) -> dict[str, Path] | Non
     if found and (lacking := [name for name in tables if name not in found]):
         raise UserError(
             f"{', '.join(lacking)} has no pictures of feedback, {', '.join(found)} has: compare rounds of feedback "
-            "with each other; a round beside its own start stands in its metrics, refl/*/gain"
+            "with each other; a round's gain over its start is in its metrics, refl/*/gain"
         )
     return found or None
 

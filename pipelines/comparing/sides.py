@@ -1,4 +1,4 @@
-"""From an argument of `retrace compare` to verdict tables.
+"""Reads the verdict tables that an argument of `retrace compare` names.
 
 POLICY            of this project                     rl_3
 REV:POLICY        of a commit, out of DVC's cache     v1.0:rl_3

@@ -87,7 +87,7 @@ def track_comparison(findings: ComparisonFindings, state: Path) -> str:
     if is_tracking_off():
         return ""
     try:
-        with mlflow_faults("`retrace mirror` gives it the table, which is kept"):
+        with mlflow_faults("the table is kept, and `retrace mirror` adds it to MLflow later"):
             log_comparison(open_store(), record)
     except UserError as error:
         return str(error)

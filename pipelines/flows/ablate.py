@@ -37,10 +37,10 @@ def ablate(
     """Run an ablation: every variant with every seed, in git worktrees. Finished runs are not run again.
 
     Args:
-        ablation: Which file of pipelines/ablations.
-        jobs: Runs at once. The files use one thread each.
-        variants: Some variants, with commas. Empty runs all.
-        seeds: Some of the file's seeds, with commas. Empty runs all.
+        ablation: File of pipelines/ablations.
+        jobs: Number of runs at once. Each run uses one thread.
+        variants: Variants to run, separated by commas. Empty: all.
+        seeds: Seeds of the file to run, separated by commas. Empty: all.
         revision: Git revision whose code is run.
     """
     chosen = {"--jobs": str(jobs), "--variants": variants, "--seeds": seeds, "--revision": revision}

@@ -44,7 +44,7 @@ REMEDIES = (
     (
         r"CUDA out of memory|OutOfMemoryError",
         "the GPU's memory is full: lower trainer.micro_batch_tokens, "
-        "sampler.max_sequences or the lengths, and see that nothing else is on the GPU",
+        "sampler.max_sequences or the lengths, and check that no other process uses the GPU",
     ),
     (r"no disk space left|No space left on device", "free disk space, then run the flow again"),
     (

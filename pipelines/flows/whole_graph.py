@@ -75,9 +75,9 @@ def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, p
     """Bring every stage up to date, from raw data to the report. Unchanged stages are not run again.
 
     Args:
-        recipe: Which recipe to take into use first: params.yaml becomes its copy. The first choice changes nothing.
-        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
-        project: Folder of another DVC project on the worker's machine. Empty is this project.
+        recipe: Recipe to take into use first: it is copied to params.yaml. The first choice changes nothing.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0: `launch.hours` is the limit.
+        project: Folder of another DVC project on the worker's machine. Empty: this project.
     """
     logger = get_run_logger()
     try:
@@ -107,10 +107,10 @@ def evaluate(
     """Measure one policy on every benchmark. Scores come with their 95% intervals.
 
     Args:
-        policy: Which policy to measure. It must be one of the recipe's.
-        recipe: Which recipe to take into use first: params.yaml becomes its copy. The first choice changes nothing.
-        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
-        project: Folder of another DVC project on the worker's machine. Empty is this project.
+        policy: Policy to measure, one of the recipe's.
+        recipe: Recipe to take into use first: it is copied to params.yaml. The first choice changes nothing.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0: `launch.hours` is the limit.
+        project: Folder of another DVC project on the worker's machine. Empty: this project.
     """
     logger = get_run_logger()
     try:

@@ -59,7 +59,7 @@ _WARNING = re.compile(r"\b(\w*Warning|WARN(ING)?|\w*Error|ERROR|CRITICAL)\b|^(wa
 _PROGRESS = re.compile(r"[^:]*: \d+( of \d+)? [\w -]+ in \d+ s\b")
 _SPENT = re.compile(r" in \d+ s(?=, [\d.]+ (s|min|h) left)")
 """Removed from a progress line with the time left, so that the line fits into 80 columns."""
-_RESUMED = re.compile(r".*: going on from step \d")
+_RESUMED = re.compile(r".*: resuming from step \d")
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Escape sequences and control characters, which a model's output may contain; not the tab."""
 
@@ -114,7 +114,7 @@ class Console:
                 self._show_status("runs")
             # A stage that is restored from the run cache has no end message, because nothing ran.
             self._restored += found.re is _RESTORED
-        # DVC itself exits with 255 whatever the stage's exit code was; only this line contains that code.
+        # DVC itself always exits with 255; only this line contains the stage's exit code.
         elif failed := _FAILED.match(line):
             self._exit_code = int(failed[2])
         elif _AFTER_A_STAGE.match(line):
@@ -438,7 +438,7 @@ def keep_as_measured(root: Path, machine: str) -> Path:
     recipe, lock = _recipe(root), lock_of(root)
     if not recipe or (changes := changes_from_recipe(root)):
         raise UserError(
-            f"params.yaml is no unchanged recipe ({', '.join(changes) or 'no name'}): run `make repro` of one"
+            f"params.yaml differs from its recipe ({', '.join(changes) or 'no name'}): run `make repro` with a recipe"
         )
     seconds = _known_seconds(root, recipe)
     names = [stage.address for stage in graph_stages(root) if not writes_code(stage)]

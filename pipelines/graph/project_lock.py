@@ -64,7 +64,7 @@ def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
     table = root / ".dvc" / "tmp" / "rwlock"
     # A DVC that is alive writes within milliseconds. A file that stays torn for a second has no writer.
     if not _becomes(table, _is_json):
-        say(f"removing {table}: a DVC was killed while it wrote it")
+        say(f"removing {table}: DVC was killed while it wrote it")
         table.unlink(missing_ok=True)
     elif table.exists():
         _drop_dead_entries(table)
@@ -92,7 +92,8 @@ def _drop_dead_entries(table: Path) -> None:
 def _living(table: Any) -> Any:
     """Returns the table without dead processes; unchanged if it does not have DVC's form, which DVC reports."""
     try:
-        # A process id may belong to another process by now. Such an entry stays, since the two cannot be told apart.
+        # A process id may belong to another process by now. Such an entry is kept, since the two cannot be
+        # distinguished.
         write = {path: info for path, info in table["write"].items() if psutil.pid_exists(info["pid"])}
         read = {
             path: [info for info in infos if psutil.pid_exists(info["pid"])] for path, infos in table["read"].items()
@@ -151,9 +152,9 @@ def _drop_torn_stage(lock: Path, say: Callable[[str], None]) -> None:
     kept = text[: starts[-1]] if starts else ""
     # DVC writes the file from the top: only its end can be missing.
     if len(starts) > 1 and _is_lock_file(kept):
-        say(f"{lock}: dropping its last stage, which a DVC was killed in writing; DVC's run cache has it")
+        say(f"{lock}: dropping its last stage, because DVC was killed while it wrote it; its run cache has it")
         write_text_atomically(lock, kept)
     elif len(starts) <= 1 and "\n<<<<<<<" not in f"\n{text}":
         # A file with merge conflict marks is complete, and a user has to choose: DVC reports it.
-        say(f"removing {lock}: a DVC was killed while it wrote it; its run cache has the stages that ran")
+        say(f"removing {lock}: DVC was killed while it wrote it; its run cache has the stages that ran")
         lock.unlink()

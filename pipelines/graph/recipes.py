@@ -1,18 +1,20 @@
-"""Recipes: taking one into use as params.yaml, removing the files of the previous one, and resolving recipe files.
+"""Recipes: puts one into use as params.yaml, removes the files of the previous one, and resolves recipe files.
 
 Some stages depend on folders (data/metrics, data/verdicts, ...), which must contain only the outputs of the recipe in
-use. Files that another recipe, or an earlier params.yaml, left there are removed: deleted where
-DVC has them in its cache (switching back restores them without running anything), else moved to state/strays/.
+use. Files that another recipe, or an earlier params.yaml, left there are removed. A file in DVC's cache is deleted, and
+switching back restores it without running anything. Any other file is moved to state/strays/.
 
 A recipe is a file, pipelines/recipes/<name>.yaml. It is complete, or has `extends: other.yaml` and the differences:
 
     extends: gsm8k-smollm2.yaml    # a file beside it
     without: [collect_web]         # dotted names to leave out; applied first
-    sft: {steps: 1000}             # merged into the existing mapping; one of another `kind`, an empty one, a list
-    sampler.dtype: bfloat16        # and every other value replace; dotted names do as well
+    sft: {steps: 1000}             # merged into the existing mapping
+    sampler.dtype: bfloat16        # dotted names work as well
 
-It leaves out the sections of branches that it does not use. The resolved, complete file is what runs: without
-`extends`, and with `{}` for a section over which stages run and that the recipe leaves out, if DVC needs it.
+A mapping of another `kind`, an empty mapping, a list and any other value replace the existing value.
+
+A recipe leaves out the sections of branches that it does not use. The resolved, complete file is what runs. It has no
+`extends`. If DVC needs a section over which stages run, and the recipe leaves it out, the resolved file has `{}` there.
 
 A run holds a lock on params.yaml (`recipe_in_use`), so that no other run changes its parameters before it ends.
 """
@@ -85,7 +87,7 @@ def _keep_edits(root: Path, params: Path) -> None:
             # A mistake in another recipe does not matter for this run.
             continue
     write_text_atomically(root / "state" / "params.before.yaml", edited)
-    say("params.yaml was like no recipe: it is kept as state/params.before.yaml")
+    say("params.yaml matched no recipe: it is saved as state/params.before.yaml")
 
 
 def _check(root: Path, given: Any, label: str) -> None:
@@ -191,7 +193,8 @@ def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterat
     path = root / "state" / "locks" / "params.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+") as lock:
-        reason = f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}"
+        waiting = f"recipe {recipe}" if recipe else "params.yaml"
+        reason = f"{waiting}: waiting for the runs that use another params.yaml in {root}"
         wait_for(lambda: _is_settled(root, recipe, lock), say, lambda: reason)
         yield
 
@@ -275,12 +278,12 @@ def _chain(
     wanted, asked_by = f"{name}.yaml", ""
     while True:
         if wanted in chain:
-            raise UserError(f"recipe {name}: `extends` goes round in a circle: {' -> '.join([*chain, wanted])}")
+            raise UserError(f"recipe {name}: `extends` forms a cycle: {' -> '.join([*chain, wanted])}")
         # A recipe extends a file beside it. A path could lead anywhere.
         text = read(f"pipelines/recipes/{wanted}") if "/" not in wanted else None
         if text is None:
             raise UserError(
-                f"recipe {asked_by or name}: it extends {wanted}, and there is no pipelines/recipes/{wanted}"
+                f"recipe {asked_by or name}: it extends {wanted}, but there is no pipelines/recipes/{wanted}"
             )
         content = _loaded(text, wanted, load)
         chain[wanted] = (text, content)

@@ -1,5 +1,6 @@
-"""The results of a finished run: the scores that its last stage wrote, the changes of its parameters to the recipe, and
-the lines that `make repro` prints at its end.
+"""The results of a finished run, and the lines that `make repro` prints at its end.
+
+The results are the scores that the last stage wrote, and the parameters that differ from the recipe.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _wrong_sections(
         if name not in given and name not in readers and name not in optional
     ]
     wrong += [
-        f"{name}: no stage of this recipe reads it; remove it, or add what its stage needs besides"
+        f"{name}: no stage of this recipe reads it; remove it, or add the other sections that its stage needs"
         for name in given
         if name in models and name not in ("seed", *readers, *interpolated)
     ]

@@ -132,7 +132,7 @@ def _run(root: Path, action: str) -> tuple[int, str]:
     try:
         code = run_in_group(command, root, hear, silent_seconds=SECONDS_OF_SILENCE)
     except FellSilent:
-        return SILENT, " ".join([f"nothing moved for {SECONDS_OF_SILENCE / 60:.0f} minutes", *last])
+        return SILENT, " ".join([f"no data moved for {SECONDS_OF_SILENCE / 60:.0f} minutes", *last])
     return code, " ".join(last)
 
 

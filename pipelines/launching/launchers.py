@@ -178,7 +178,7 @@ def run_job(manifest: dict[str, Any]) -> int:
     log = None
     try:
         _kubectl(namespace, "create", "-f", "-", given=json.dumps(manifest))
-        say(f"{manifest['kind']} {namespace}/{name} is made; waiting for its pods")
+        say(f"{manifest['kind']} {namespace}/{name} is created; waiting for its pods")
         while True:
             states = _states(namespace, kind, name)
             if log is None and states & {"Running", *ENDS}:

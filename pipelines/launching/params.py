@@ -131,7 +131,7 @@ class LaunchParams(StrictParams):
     def _on_one_node(self) -> LaunchParams:
         if self.nodes > 1 and self.command.kind in ("python", "torchrun"):
             raise ValueError(
-                f"command.kind {self.command.kind} starts processes on this machine, and nodes is {self.nodes}: set "
+                f"command.kind {self.command.kind} starts processes on this machine, but nodes is {self.nodes}: set "
                 "command.kind slurm, kubernetes, kuberay or skypilot, or nodes 1"
             )
         return self

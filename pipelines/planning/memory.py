@@ -1,8 +1,9 @@
 """Memory of one GPU, in bytes: how much training and sampling need, and what does not fit.
 
 Training state: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1. Activations: counted as in
-Korthikanti et al. (arXiv 2205.05198), section 4.1. They are adapted to a gated feed-forward without biases, to
-attention that never stores its scores (flash attention), and to the trainer's head, whose logits exist only in chunks.
+Korthikanti et al. (arXiv 2205.05198), section 4.1. They are adapted to three things: a gated feed-forward without
+biases, attention that never stores its scores (flash attention), and the trainer's head, whose logits exist only in
+chunks.
 
 `problems_of` lists the parts of a planned stage that do not fit its devices, each with what to change.
 """
@@ -91,7 +92,7 @@ def training_memory(
 
 def _state_bytes(shape: Shape, trainer: Any, optimizer: str, ranks: int, count: int, learned: int) -> tuple[float, ...]:
     """Returns bytes of weights, gradients, optimizer and buffers of a model of `count` weights, of which some are
-    `learned`; learned weights of an adapter are further weights."""
+    `learned`. Learned weights of an adapter are additional weights."""
     width = NUMBER_BYTES[trainer.dtype]
     # Muon has one moment. It leaves the embedding to AdamW, which has two.
     moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count
@@ -116,9 +117,9 @@ def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: boo
     """Returns the bytes kept for the backward pass of one micro-batch, plus the larger of two: the chunk of logits, or
     the one layer that checkpointing recomputes.
 
-    Per token a layer keeps, for each of its two norms, the input in float32, the normalised value and that times its
-    weights; the queries, keys and values, the output of attention, and four feed-forward rows (gate, its SiLU, up,
-    their product). The last norm is a third.
+    Each layer keeps per token, for each of its two norms: the input in float32, the normalised value, and that value
+    times the norm's weights. It also keeps the queries, keys and values, the output of attention, and four feed-forward
+    rows (gate, its SiLU, up, their product). The model's last norm is counted in the same way.
     """
     # Queries and the result of attention for each head, keys and values for each key-value head.
     heads = (shape.heads * 2 + shape.kv_heads * 2) * shape.head_size
@@ -136,7 +137,7 @@ def sampling_memory(shape: Shape, sampler: Any, gpu: Gpu, sequences: float, toke
     parallel = getattr(sampler, "tensor_parallel", 1)
     width = NUMBER_BYTES[sampler.dtype]
     weights = shape.parameters * width / parallel
-    # The torch sampler keeps its cache in float32, whatever the policy's precision.
+    # The torch sampler keeps its cache in float32 for a policy of any precision.
     per_token = shape.kv_bytes_per_token(width if sampler.kind == "vllm" else 4)
     if sampler.kind == "vllm":
         room = gpu.memory_gb * 1e9 * sampler.memory_fraction - weights - CONTEXT_BYTES
@@ -231,9 +232,9 @@ def _too_few_gpus(name: str, own: SideBySide, sampler: Any, gpus: int) -> Iterat
     needed = own.replicas * parallel + own.trainer_ranks
     if needed > gpus:
         yield (
-            f"{name}: {own.replicas} replica(s) over {parallel} GPU(s) each and {own.trainer_ranks} trainer rank(s) "
-            f"work side by side on {needed} GPUs, and --gpus is {gpus}: raise it, or lower sampler.replicas.count, "
-            "sampler.tensor_parallel or rl.loop.trainer_ranks"
+            f"{name}: {own.replicas} replica(s) of {parallel} GPU(s) and {own.trainer_ranks} trainer rank(s) need "
+            f"{needed} GPUs, but --gpus is {gpus}: raise it, or lower sampler.replicas.count, sampler.tensor_parallel "
+            "or rl.loop.trainer_ranks"
         )
 
 

@@ -148,7 +148,7 @@ def read_work(root: Path, recipe: str, question: PlanRequest) -> RecipeWork:
     stages = [stage for stage in stages_of(read_definitions(root / "dvc.yaml"), params) if stage.reads]
     models = [model(sections) for stage in stages if (model := about(stage.name).model)]
     if not models:
-        raise UserError("no stage of this recipe brings a language model, and other models are not planned for")
+        raise UserError("no stage of this recipe trains or samples a language model, and only those are planned")
     if question.config:
         shape = read_config(Path(question.config))
     else:
@@ -205,14 +205,14 @@ def make_plan(root: Path, recipe: str, question: PlanRequest, probe: Any = None)
     if question.gpu.lower() == "cpu":
         speed = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions)
         gpu = Gpu("cpu", psutil.virtual_memory().total / 1e9, 0.0, 0.0, 0.0)
-        not_counted.append("what table stages do after their processes have started")
+        not_counted.append("the work of table stages after their processes have started")
         # This machine is available anyway: an hour of it costs nothing.
         count, price = 1, 0.0
     else:
         speed, gpu = _gpus(sections, question, ranks, assumptions), find_gpu(question.gpu)
         not_counted.append("table stages, process starts, loading, verifying, saving")
         if shape.parameters < 1e9:
-            not_counted.append("launches between kernels, which rule below a billion parameters")
+            not_counted.append("launches between kernels, which dominate below a billion parameters")
         count, price = question.gpus, PRICE if question.price is None else question.price
         assumptions.append(f"price: {price:g} a GPU-hour" + ("" if question.price is not None else " (assumed)"))
     plans = [_planned(name, own, sections, shape, gpu, speed, question, ranks) for name, own in work.items()]
@@ -288,12 +288,10 @@ def _cpu(
         probe = probe_cpu(shape, settings)
     assumptions.append(
         f"cpu: measured in {probe.seconds:.0f} s, {probe.free_share:.0%} of one core got"
-        + ("; the machine is busy, so threads and lanes beyond one are taken to gain nothing" if probe.is_busy else "")
+        + ("; the machine is busy, so more than one thread or lane is assumed to gain nothing" if probe.is_busy else "")
     )
     if sampler.kind == "vllm":
-        assumptions.append(
-            "sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted"
-        )
+        assumptions.append("sampler vllm on a CPU: planned with the probe's matrix products; its start is not counted")
     return CpuSpeed(probe, lanes, sampler.max_sequences, trainer.gradient_checkpointing, trainer.threads)
 
 
@@ -484,7 +482,7 @@ def _picture_device(
 ) -> tuple[str, float, float]:
     """Returns name, FLOP/s of one device, and bytes of its memory."""
     assumptions += [
-        "the way back costs twice the way there; with gradient checkpointing the way there is gone twice",
+        "the backward pass costs twice the forward pass; gradient checkpointing runs the forward pass twice",
         "not counted: activations, process starts, loading, optimizer, decoding, launches between kernels",
     ]
     if question.gpu.lower() == "cpu":

@@ -1,4 +1,4 @@
-"""How fast this machine's CPU runs a policy of a given shape: the project's trainer and sampler on few layers.
+"""Measures how fast this machine's CPU runs a policy of a given shape: the project's trainer and sampler on few layers.
 
 A random policy of one layer and one of two, at the recipe's sizes, precision and thread count, are trained, evaluated
 and decoded briefly. The time added by the second layer is a layer's; the rest of one layer is the head, with all work
@@ -189,7 +189,7 @@ def _random_policy(shape: Shape) -> Any:
         head_dim=shape.head_size,
         tie_word_embeddings=shape.is_tied,
         max_position_embeddings=2 * MOST_TOKENS,
-        # The default special tokens of a config may lie outside of a small vocabulary.
+        # The default special tokens of a config may be outside a small vocabulary.
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,

@@ -1,15 +1,15 @@
 """Seconds of a recipe's stages, computed from their FLOPs: on GPUs by data sheets, on this CPU by the probe.
 
-FLOPs. Products are counted, with two FLOPs per multiplication and addition: 2 per weight and token forward, twice that
-backward (Kaplan et al., arXiv 2001.08361, section 2.1), attention at its causal half. Stages that read and write tables
-do almost none of this: they are left out of the work, not out of the list.
+FLOPs. Only matrix products are counted, with two FLOPs for a multiplication and its addition. That is 2 per weight and
+token forward and twice that backward (Kaplan et al., arXiv 2001.08361, section 2.1). Attention counts its causal half.
+Stages that read and write tables compute almost nothing: they have no time here, but they stay in the list.
 
 GPUs. Training at a share of peak FLOP/s (MFU, Chowdhery et al., arXiv 2204.02311, appendix B). Decoding by the roofline
-(Pope et al., arXiv 2211.05102, section 2): a step reads all weights, keys and values once and multiplies, and takes
-the longer of the two times. Not counted: launches and Python between kernels, which dominate below about a billion
+(Pope et al., arXiv 2211.05102, section 2): a step reads all weights, keys and values once, and multiplies. It takes the
+longer of the two times. Not counted: launches and Python between kernels, which dominate below about a billion
 parameters; communication beyond what the share of the peak includes; the optimizer's arithmetic; saving weights.
 
-CPU. Each figure of the probe, times how often the recipe does it.
+CPU. Each figure of the probe, multiplied by how often the recipe repeats that work.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _targets(argument: str, snapshot: LockSnapshot, root: Path) -> tuple[tuple[s
     others = [path.removeprefix("data/") for path in snapshot.outs if path.startswith(OTHER_MODELS)]
     # The errors from here on differ in their remedy: run a stage, name another file, or choose from the list.
     if argument in _declared(snapshot):
-        raise UserError(f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`")
+        raise UserError(f"policy {argument!r} is in params.yaml but never ran: run `dvc repro grade@{argument}`")
     if (root / argument).exists():
         raise UserError(f"{argument} is no output of a stage: outputs are listed in dvc.lock, below data/ and reports/")
     raise UserError(
@@ -234,7 +234,7 @@ def stage_costs(chain: Chain, state: Path) -> dict[str, StageCost]:
     for line in read_ledger(state / "ledger.jsonl"):
         # A stage that was run again with equal inputs has several lines of one key. Its cost is their sum.
         lines[line.get("lock_hash")].append(line)
-    # Runs that MLflow does not know carry no commit. The first commit with the same key on record stands in.
+    # Runs that MLflow does not know carry no commit. Otherwise the first commit with the same recorded key is used.
     commits = first_commits(snapshots_in_git(chain.snapshot.root))
     return {
         step.entry.name: _spent(step, runs.get(step.entry.key), lines[step.entry.key], commits.get(step.entry.key, ""))

@@ -44,7 +44,7 @@ def compare_with_committed(root: Path) -> list[str]:
     around = [
         f"{name} {now[name]} here, {then[name]} there" for name in now if name in then and now[name] != then[name]
     ]
-    reason = "; ".join(around) or "processor and versions are the same: `retrace verify` looks closer"
+    reason = "; ".join(around) or "processor and versions are the same: run `retrace verify` for details"
     count = f"{len(differing)} of {len(here.outs)} outputs differ from the committed run, the first is {differing[0]}"
     return [f"differs {count}", f"        {reason if then else f'the committed run has no {MACHINE}'}"]
 

@@ -37,7 +37,7 @@ from stages.observe.tracking import read_ledger, recipe_name, tracking_uri
 if TYPE_CHECKING:
     from stages.observe.mlflow_store import MlflowStore
 
-REMEDY = "the run is complete, and `retrace mirror` gives it to MLflow later"
+REMEDY = "the run is complete, and `retrace mirror` adds it to MLflow later"
 PARENT = "mlflow.parentRunId"
 EXPERIMENTS = "git refs/exps/"
 """Beginning of a DVC experiment's label."""

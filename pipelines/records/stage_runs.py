@@ -213,7 +213,7 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
             start = first["start"]
             stage_hash, ms = start["tags"]["stage_hash"], int(start["ms"])
         except (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError) as error:
-            problems.append(f"{place} is not readable ({type(error).__name__}): its numbers stay out")
+            problems.append(f"{place} is not readable ({type(error).__name__}): its numbers are left out")
             continue
         if store.run_begun(stage_hash, ms):
             continue

@@ -42,7 +42,7 @@ def open_store() -> MlflowStore:
         os.environ.setdefault(name, value)
     from stages.observe.mlflow_store import MlflowStore
 
-    # That a new database gets its tables would stand in the middle of a command's output.
+    # Otherwise messages about a new database's tables would interrupt a command's output.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     return MlflowStore(tracking_uri())
 

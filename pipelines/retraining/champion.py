@@ -1,4 +1,4 @@
-"""Which policy is the champion of a recipe: git tags define it, and the alias in MLflow's registry repeats it.
+"""The champion of a recipe, the policy in use: git tags define it, and the alias in MLflow's registry repeats it.
 
     champion-<recipe>-v<N>    one for each promotion, never moved; its message is a Champion as JSON
     champion-<recipe>         points to the current champion
@@ -121,7 +121,7 @@ def update_registry(root: Path, recipe: str) -> str:
     every, now = promotions(root, recipe), current(root, recipe)
     if now is None:
         return ""
-    with mlflow_faults("git's tags say who is champion, and `retrace rollback` or the next retrain tells MLflow"):
+    with mlflow_faults("git's tags name the champion; `retrace rollback` or the next retrain updates MLflow"):
         return _update_registry(open_store().client, f"retrace-{recipe}", every, now)
 
 
@@ -133,7 +133,7 @@ def _update_registry(client: MlflowClient, name: str, every: Sequence[Champion],
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        client.create_registered_model(name, description=f"Champions of the recipe {now.recipe}; weights lie in DVC.")
+        client.create_registered_model(name, description=f"Champions of the recipe {now.recipe}; weights are in DVC.")
     known = {version.tags.get("git.tag"): version.version for version in client.search_model_versions(f"name='{name}'")}
     changed = [one.tag for one in every if one.tag not in known]
     # Oldest first, so that MLflow counts its versions in the order of the promotions.
@@ -165,7 +165,7 @@ def policy_hash(root: Path, commit: str, policy: str) -> str:
     """Returns DVC's hash of a policy at a commit. UserError when its dvc.lock has none."""
     found = snapshot_at(root, commit).outs.get(f"data/policies/{policy}")
     if found is None:
-        raise UserError(f"dvc.lock of commit {commit[:10]} has no data/policies/{policy}: which policies are made?")
+        raise UserError(f"dvc.lock of commit {commit[:10]} has no data/policies/{policy}: name a policy that it has")
     return found
 
 
@@ -180,9 +180,7 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
     last = every[-1]
     known = ", ".join(f"v{one.version}" for one in every)
     if now is None and to is None:
-        raise UserError(
-            f"the tag {moving_tag(recipe)} is gone: say with --to which champion it is to name, there are {known}"
-        )
+        raise UserError(f"the tag {moving_tag(recipe)} is gone: name a champion with --to, there are {known}")
     # Relative to the last promotion, not to the current champion: so repeating the command changes nothing.
     target = last.before if to is None else to
     if target is None:
@@ -223,8 +221,8 @@ def rollback(
 ) -> None:
     """Make the previous champion of a recipe the champion again: the git tag and MLflow's alias.
 
-    Goes back behind the last promotion, and repeated changes nothing; --to goes to any version. No file and no branch
-    changes. Exit code 2: there is none before.
+    Restores the champion before the last promotion; repeating the command changes nothing. --to restores any version.
+    Files and branches do not change. Exit code 2: there is none before.
     """
     from stages.observe.tracking import recipe_name
 

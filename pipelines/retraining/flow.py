@@ -68,13 +68,13 @@ def retrain(
     """Retrain on new data, and promote the result only when it is measurably better than the champion.
 
     Args:
-        recipe: Which recipe to retrain. Its committed file counts, with the champion's data.
-        policy: Which of its policies is compared with the champion, and promoted.
-        incoming: Folder with new files, from the project's root. A file replaces that of the source it is named like.
-        ask_upstream: Also ask the servers behind the recipe's sources for newer revisions.
-        force: Retrain although the data are the champion's, or were tried before: after changes of code or recipe.
-        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
-        project: Folder of another DVC project on the worker's machine. Empty is this project.
+        recipe: Recipe to retrain. Its committed file is used, with the champion's data.
+        policy: The recipe's policy that is compared with the champion, and promoted.
+        incoming: Folder with new files, from the project's root. A file replaces that of the source with its name.
+        ask_upstream: Also check the servers of the recipe's sources for newer revisions.
+        force: Retrain even on the champion's data or on data tried before, such as after changes of code or recipe.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0: `launch.hours` is the limit.
+        project: Folder of another DVC project on the worker's machine. Empty: this project.
     """
     root = project_folder(project)
     with refusing_lock(retraining_folder(root), "another retraining runs: wait for it"):

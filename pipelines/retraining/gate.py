@@ -280,9 +280,7 @@ def pair_up(champion: Measurement, candidate: Measurement) -> list[Pair]:
     # By text and answer, and not by id: see KEY.
     both = first.merge(second, on=KEY, suffixes=("_champion", "_candidate"))
     if len(both) < LEAST_COMMON * len(second):
-        raise UserError(
-            f"only {len(both)} of the candidate's {len(second)} benchmark problems were put to the champion too"
-        )
+        raise UserError(f"the champion answered only {len(both)} of the candidate's {len(second)} benchmark problems")
     trained = champion.trained | candidate.trained
     return [
         Pair(

@@ -66,7 +66,7 @@ class Snapshot:
 
     @property
     def name(self) -> str:
-        """Names the data: equal data have equal names, whatever the other parameters are."""
+        """Names the data: equal data have equal names, with any other parameters."""
         return stable_hash(data_of(self.params))[:12]
 
 
@@ -220,7 +220,7 @@ def newer_revision(
         if origin["kind"] == "url":
             return _url_revision(name, origin, memory)
     except NoAnswer as error:
-        say(f"source {name} could not be asked for a newer revision ({error}): the pinned one stays")
+        say(f"source {name} could not be checked for a newer revision ({error}): the pinned one is kept")
     return None
 
 

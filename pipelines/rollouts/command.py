@@ -1,8 +1,8 @@
 """`retrace rollouts`: the responses of a round as a page that filters, sorts and shows them with their group.
 
-The page is a folder that needs no server: index.html, a script, and the rollouts in pieces of PIECE rows, which are
-scripts too and are loaded when shown. The columns for filters, a few numbers per row, are loaded at once, so 100,000
-rollouts open as fast as ten. All text is inserted as text, never as HTML, because responses are untrusted.
+The page is a folder that needs no server: index.html, a script, and the rollouts in pieces of PIECE rows. The pieces
+are scripts too, and are loaded when shown. The columns for filters, a few numbers per row, are loaded at once, so
+100,000 rollouts open as fast as ten. All text is inserted as text, never as HTML, because responses are untrusted.
 
 A response of several turns is shown in segments, what the environment wrote set off from what the policy wrote.
 """
@@ -51,9 +51,9 @@ def rollouts(
 ) -> None:
     """Make a page to read a round's rollouts.
 
-    Filter by verdict, reward, length, step and text; sort, and see each response next to the others of its group, with
-    its answer marked and its tokens shaded by their log-probability. `--colour gap` shades them by the difference
-    between a policy's and the sampler's log-probability, `--colour entropy` by the policy's entropy.
+    You can filter by verdict, reward, length, step and text, and sort. Each response is shown next to the others of its
+    group, with its answer marked. Its tokens are shaded by their log-probability. `--colour gap` shades them by the
+    difference between a policy's and the sampler's log-probability, `--colour entropy` by the policy's entropy.
     """
     if colour not in MEANINGS:
         raise UserError(f"--colour {colour!r}: give gap or entropy")
@@ -69,7 +69,7 @@ def rollouts(
     out = out or PROJECT / "reports/rollouts" / table.stem
     # Only an earlier page is replaced: --out may name another folder of the user by mistake.
     if out.exists() and not (out / "index.html").is_file():
-        raise UserError(f"--out {out} is there and no such page: name a new folder, nothing is overwritten")
+        raise UserError(f"--out {out} exists and is no such page: name a new folder, because nothing is overwritten")
     policy, values = policy or PROJECT / "data/policies" / table.stem, {}
     problems, vocabulary = problems_by_id(PROJECT), _vocabulary(policy)
     if colour:

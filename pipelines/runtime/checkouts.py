@@ -56,7 +56,7 @@ def code_at(root: Path, revision: str, is_with_changes: bool) -> Code:
         ) from error
     top = git(root, "rev-parse", "--show-toplevel")
     if Path(top).resolve() != root.resolve():
-        raise UserError(f"{root} is a folder of the git repository {top}: make it one of its own (git init)")
+        raise UserError(f"{root} is a folder of the git repository {top}: make it a repository itself (git init)")
     return Code(root, commit, is_with_changes, tuple(_changed(root, commit, CODE)))
 
 
@@ -179,8 +179,8 @@ def make_checkout(code: Code, folder: Path, cache: Path | None, branch: str = ""
 def share_dvc(root: Path, folder: Path, cache: Path) -> None:
     """Gives a worktree the project's cache, remotes and mirror, and separate bookkeeping for DVC.
 
-    Remotes are written out for two reasons: those of `dvc remote add --local` are in no commit, and a remote's relative
-    path is relative to the folder of its file, which differs in the worktree.
+    Remotes are written out for two reasons. Those of `dvc remote add --local` are in no commit. And a remote's relative
+    path starts at the folder of its file, which differs in the worktree.
     """
     from dvc.config import Config
 

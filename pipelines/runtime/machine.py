@@ -84,7 +84,7 @@ def _make_private(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise UserError(
-            f"{folder}, where the locks of this user's GPUs lie, is a link or belongs to another user: remove it, "
+            f"{folder}, which holds the locks of this user's GPUs, is a link or belongs to another user: remove it, "
             "or name another folder for temporary files (TMPDIR)"
         )
 

@@ -44,11 +44,11 @@ def run_in_group(
 ) -> int:
     """Runs `command` in `folder` and returns its exit code; 128 + n where signal n ended it.
 
-    With `on_line` each line of its output (including standard error) is passed on as it comes, in this thread;
-    without, the command writes to the streams of this process. `env` replaces `environment()`. `held` are file
-    descriptors, such as locks, that stay open until no process of the command is left, even when this process is
-    killed. Raises TimedOut, and with `on_line` FellSilent when two lines are more than `silent_seconds` apart; after
-    any exception no process of the command is left.
+    With `on_line` each line of its output (including standard error) is passed on at once, in this thread. Without it,
+    the command writes to the streams of this process. `env` replaces `environment()`. `held` are file descriptors, such
+    as locks, that stay open until no process of the command is left, even when this process is killed. Raises TimedOut,
+    and with `on_line` FellSilent when two lines are more than `silent_seconds` apart; after any exception no process of
+    the command is left.
     """
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if on_line else {}
     process = subprocess.Popen(

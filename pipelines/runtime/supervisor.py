@@ -1,14 +1,14 @@
-"""Runs a command and leaves none of its processes behind, whatever session or parent such a process has chosen.
+"""Runs a command and leaves none of its processes behind, even if such a process has changed its session or parent.
 
     python pipelines/runtime/supervisor.py STARTER COMMAND [ARGUMENT...]
 
-vLLM's engine, Ray's daemons and torchrun's workers start new sessions, so a signal to the command's group does
-not reach them, and when their parent dies init would adopt them. The supervisor is a "child subreaper" (prctl(2)):
-every process below it whose parent dies becomes its child. So all processes below it are the family of the command. The
+vLLM's engine, Ray's daemons and torchrun's workers start new sessions, so a signal to the command's group does not
+reach them. When their parent dies, init would adopt them. The supervisor is a "child subreaper" (prctl(2)): every
+process below it whose parent dies becomes its child. So all processes below it are the family of the command. The
 supervisor ends the family when the command has ended, when it gets a signal to end, and when its starter (the process
-with the id STARTER) dies. That includes a death before Python has loaded this file. Linux only; elsewhere the
-command is run and its group is ended. Standard library only, and no import of this project: it is started by its path,
-from any folder and with any version of the project.
+with the id STARTER) dies. That includes a death before Python has loaded this file. Linux only; elsewhere the command
+is run and its group is ended. Standard library only, and no import of this project: it is started by its path, from any
+folder and with any version of the project.
 
 Exit code: the command's, 128 + n when signal n ended the command, 143 when the supervisor got a signal to end.
 """

@@ -161,7 +161,7 @@ def _refuse_contradictions(recipe: str, paper: bool, sensitivity: bool, model: s
         flag = "--paper" if paper else "--sensitivity"
         raise UserError(f"{flag} has the sizes of the paper: leave {recipe} out, or the option")
     if sensitivity and (model or out):
-        raise UserError("--sensitivity has settings of its own and prints a table: leave --model and --out out")
+        raise UserError("--sensitivity has fixed settings and prints a table: leave out --model and --out")
     if out is not None and out.suffix not in (".svg", ".jsonl"):
         raise UserError(f"--out {out}: give a name that ends in .svg (the picture) or .jsonl (the lines of --json)")
 
@@ -192,7 +192,7 @@ def recipe_setting(
     gpu, read = find_gpu(question.gpu), read_work(root, recipe, question)
     rounds = [address for address, work in read.work.items() if work.training and work.sampling]
     if not rounds:
-        raise UserError(f"{recipe} has no RL round: there is nothing to draw and to train on by turns")
+        raise UserError(f"{recipe} has no RL round, so there is nothing to simulate")
     # The longest responses decide how many GPUs a cluster needs for the recipe.
     address = max(rounds, key=lambda one: read.work[one].sampling[0].lengths.mean)
     lengths, assumption = _lengths(read, address, data, mean_tokens)
@@ -228,7 +228,7 @@ def recipe_setting(
         f"asynchronous loops: window {window}, an empty replica takes {share:g} x batch / replicas"
         + (" (assumed)" if is_assumed else ""),
         f"{constants.minibatch_seconds:g} s fixed a mini-batch and {1000 * constants.host_seconds:g} ms a decode step, "
-        "which rule where the policy is small (assumed)",
+        "which dominate for a small policy (assumed)",
         f"a step: {work.groups} groups of {work.group_size} drawn, {rl.problems_per_step} trained on, "
         f"{rl.minibatches} mini-batches",
         *(line for line in length_lines(read.lengths) if line.startswith("prompt")),

@@ -5,7 +5,8 @@ and the KV cache grows evenly: the seconds of any number of steps have a closed 
 that does not fit is put back, the youngest first, and read again later, as in vLLM.
 
 A trajectory that calls a tool leaves the batch, and its room in the cache is free for others. When the tool has
-answered, it goes on without being read again, as with vLLM's prefix cache, unless it was moved to another replica.
+answered, the trajectory continues without being read again, as with vLLM's prefix cache. If it was moved to another
+replica, it is read again.
 
 `ClusterSplit` is one split of a cluster: replicas, and the seconds that the schedules need. `Tally` counts during
 the run, and `SimulationResult` is the result of a simulated run.
@@ -195,7 +196,7 @@ class SimulatedReplica:
             sequences, kv = self._sequences, self.kv
             steps = running[0][0] - self._steps
             if self._away:
-                # Who comes back during a step joins after it.
+                # A trajectory that comes back during a step joins after it.
                 steps = min(steps, step.steps_within(sequences, kv, self._away[0][0] - self.time, steps) + 1)
             # A single sequence always fits: `Setting` rejects a cache that is smaller than the longest one.
             is_full = kv + steps * sequences > capacity and sequences > 1

@@ -3,7 +3,8 @@
 One batch after the other; every replica is empty before a batch is complete:
 
 synchronous: generation, then training (on the same GPUs, or on others that wait).
-one_step: training on a batch while the next one is generated with the weights before it (verl's one-step off-policy).
+one_step: training on a batch, while the next one is generated with the weights before that step (verl's one-step
+off-policy).
 stream: training on each mini-batch as soon as its groups have ended; the next batch waits for the last.
 
 partial: replicas never wait for each other, and continue a response with new weights (AReaL).
@@ -53,7 +54,7 @@ def synchronous(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationRe
 
 
 def one_step(machine: ClusterSplit, lengths: Any, steps: int) -> SimulationResult:
-    """The first step trains on responses of its own weights, and is not measured."""
+    """The first step trains on responses of the current weights, and is not measured."""
     replicas = machine.new_replicas()
     tally, time, generating = Tally(replicas), 0.0, 0.0
     ready = _generate(machine, replicas, lengths, 0, 0, time, tally)
@@ -413,8 +414,8 @@ OURS = "ours"
 KNOWN_GROUPS, KNOWN_ERROR = 1000, 0.03
 """Groups whose mean length gives a lower bound on the training time, and the margin for its error."""
 OUR_SHARE = 4.0
-"""Groups that an empty replica takes, as a multiple of batch / replicas: a long response then delays a replica once
-per four batches' worth of work, and not once per batch."""
+"""Groups that an empty replica takes, as a multiple of batch / replicas. A long response then delays a replica once per
+four batches of work, not once per batch."""
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
-            raise UserError(f"{self.gpus} GPUs simulate nothing: give --gpus 1 or more")
+            raise UserError(f"{self.gpus} GPUs cannot be simulated: give --gpus 1 or more")
         if self.gpus < self.model.tensor_parallel:
             raise UserError(
                 f"a replica of {self.model.name} takes {self.model.tensor_parallel} GPUs (tensor parallel) and there "

@@ -7,9 +7,9 @@ on, and the history of runs belong to the server, so they outlive the worker. Ca
 which ends the flow's process, whose supervisors end everything below. Registering again changes parameters and
 descriptions, and keeps schedules.
 
-The worker also closes runs and tasks whose process was killed, since nothing tells the server that they have ended.
-Prefect 3.7 marks a flow run as crashed when its worker sees the process end, or when its heartbeats stop. The tasks of
-such a run stay "Running" for ever (the service that ends tasks looks only at cancelled runs).
+The worker also closes runs and tasks whose process was killed, because the server does not notice their end. Prefect
+3.7 marks a flow run as crashed when its worker sees the process end, or when its heartbeats stop. The tasks of such a
+run stay "Running" for ever (the service that ends tasks looks only at cancelled runs).
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def heartbeat_automation() -> AutomationCore:
 SECONDS_BETWEEN_LOOKS = 10.0
 SECONDS_TO_SETTLE = 20.0
 """Prefect stores task states some seconds late: a task whose run has just ended may have ended too."""
-WENT_AWAY = "The worker went away while this ran. Run it again: finished stages are skipped, training goes on."
-LOST = "The run of this task ended without it. Run it again: finished stages are skipped, training goes on."
+WENT_AWAY = "The worker ended while this ran. Run it again: finished stages are skipped, training resumes."
+LOST = "The run of this task ended without it. Run it again: finished stages are skipped, training resumes."
 # Prefect 3.7: a filter of tasks rejects a state without a name, a filter of flow runs does not.
 GOING = {"type": {"any_": [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]}, "name": None}
 
@@ -209,8 +209,8 @@ async def watch_for_lost_runs() -> None:
                 await close_lost_tasks(client, SECONDS_TO_SETTLE)
                 await end_deleted_runs(client, asked)
             except Exception as error:
-                # The worker must continue, whatever error occurs here.
-                logging.getLogger(__name__).warning("lost runs could not be looked for: %s", error)
+                # The worker must continue after any error here.
+                logging.getLogger(__name__).warning("the search for lost runs failed: %s", error)
 
 
 async def close_lost_tasks(client: PrefectClient, settle_seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Who may use a server of `make ui`: requests to this host, from its pages, and with the login.
+"""Restricts access to the servers of `make ui`: only requests to this host, from its pages, and with the login.
 
 Every account of a shared machine can reach a port on loopback, and so can every page in the user's browser. The login
 keeps strangers out. The check of the host keeps out pages that point a domain name at 127.0.0.1 (DNS rebinding). The

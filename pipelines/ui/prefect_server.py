@@ -3,9 +3,9 @@
 It differs from `prefect server start` in two ways:
 
 - It is behind the guard (`guard.py`): only this host and its pages have access, and `/enter#LOGIN` logs in by a click.
-- SQLite's caches are bounded. Prefect 3.7 lets each of five connections keep 80 MB of the database in memory (`PRAGMA
-  cache_size = 20000`, which no setting changes): up to 400 MB, as its history grows. Dropped pages are read again
-  from the system's file cache.
+- SQLite's caches are bounded. Prefect 3.7 lets each of five connections keep 80 MB of the database in memory: up to 400
+  MB, as its history grows. No setting changes this (`PRAGMA cache_size = 20000`). Dropped pages are read again from the
+  system's file cache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ location.replace("/deployments");
 
 
 def bound_sqlite_caches(count: int = CACHE_BYTES) -> None:
-    """Limits SQLite's memory in this process to `count` bytes, whatever a connection requests.
+    """Limits SQLite's memory in this process to `count` bytes, even if a connection requests more.
 
     Above the limit a new page replaces an old one, and nothing fails (SQLite, `PRAGMA soft_heap_limit`).
     """

@@ -117,7 +117,7 @@ def print_addresses(prefect_port: int, mlflow_port: int, experiment_id: str, log
     runs = f"/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
     print(f"MLflow:  http://{HOST}:{mlflow_port}{ENTER}#{login}{runs}")
     if elsewhere := tracking_server():
-        print(f"MLFLOW_TRACKING_URI is set: flows track at {elsewhere}, and not in this MLflow")
+        print(f"MLFLOW_TRACKING_URI is set: flows report to {elsewhere}, not to this MLflow")
     print("Both links contain the login. Ctrl-C ends both.", flush=True)
 
 

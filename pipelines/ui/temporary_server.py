@@ -58,7 +58,7 @@ def server_in_use() -> Iterator[None]:
         is_other_login = PREFECT_API_KEY.value() or PREFECT_CLIENT_CUSTOM_HEADERS.value()
         if isinstance(error, urllib.error.HTTPError) and error.code == 401 and not is_other_login:
             raise UserError(
-                f"the Prefect server at {without_password(address)} refuses our login: set PREFECT_API_AUTH_STRING "
+                f"the Prefect server at {without_password(address)} rejects our login: set PREFECT_API_AUTH_STRING "
                 "to the login that the server was started with"
             ) from None
         # For other errors (an API key, a certificate), Prefect's client has the better message.

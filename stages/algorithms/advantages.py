@@ -3,19 +3,19 @@
 Advantages of tokens use a baseline for each token that lowers the variance of the gradient. It needs only the forward
 pass.
 
-Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for
-the same without the division; Lite PPO (arXiv 2508.08221); MaxRL (arXiv 2602.02710); RLOO (arXiv 2402.14740, equation
-8); OPO (arXiv 2505.23585, equation 9); Optimal Token
-Baseline (arXiv 2602.07078). `distilled` has its own. Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
+Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for the same
+without the division; Lite PPO (arXiv 2508.08221); MaxRL (arXiv 2602.02710); RLOO (arXiv 2402.14740, equation 8); OPO
+(arXiv 2505.23585, equation 9); Optimal Token Baseline (arXiv 2602.07078). The docstring of `distilled` names its
+source. Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
 
 The optimal token baseline, with s2 the squared norm of the gradient of log pi(a) with respect to the logits:
     W_{i,t} = sum_{j <= t} m_{i,j} s2_{i,j} w_{i,j}^2      B_t = sum_i m W G / (sum_i m W + 1e-8)
-over the responses i of one group that are still alive at t; the caller's advantage is (G - B) * mask. W accumulates
+over the responses i of one group that are still alive at t. The caller's advantage is (G - B) * mask. W accumulates
 because the score terms of a response are martingale differences: the squared norm of their sum is, in expectation, the
-sum of their squared norms. B minimises this sum, not the variance itself. Enumerated for three tokens of a vocabulary
-of three, with logits of their own in each context: variance 0.273, against 0.281 of the plain mean and 0.268 of the
-best baseline; with shared logits 0.166, 0.176 and 0.156. t counts tokens inside the mask: a policy's k-th token is
-compared with the k-th of the others, whatever tools wrote in between.
+sum of their squared norms. B minimises this sum, not the variance itself. Exact variances for three tokens of a
+vocabulary of three, with separate logits in each context: 0.273 with B, 0.281 with the plain mean, 0.268 with the best
+baseline. With shared logits they are 0.166, 0.176 and 0.156. t counts tokens inside the mask, so the k-th token of a
+policy is compared with the k-th of the others. Tokens that tools wrote in between do not count.
 
 Deviations:
 1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean would leave about 1e-8,
@@ -47,15 +47,12 @@ def group_normalized(
     values = rewards.double()
     mean = _group_sum(values, groups, size) / size
     # Before the division: see deviation 1.
-    centred = _without_rounding(values - mean[groups], values, groups, size)
-    # A group of one has no other response to compare with, so its advantage is the reward itself.
-    lone = size == 1
-    centred = torch.where(lone[groups], values, centred)
+    centred = _beyond(mean[groups], values, groups, size)
     if divide_by_std:
         # Sample variance (N - 1), as torch.std has it; `clamp_min` is for groups of one, which the next line
         # overwrites.
         variance = _group_sum(centred.square(), groups, size) / (size - 1).clamp_min(1)
-        std = torch.where(lone, torch.ones_like(variance), variance.sqrt())
+        std = torch.where(size == 1, 1.0, variance.sqrt())
         centred = centred / (std + STD_EPSILON)[groups]
     return centred.to(_result_type(rewards))
 
@@ -88,13 +85,11 @@ def mean_normalized(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " ba
 def pass_at_k(is_correct: Bool[Tensor, " batch"], group_ids: Int[Tensor, " batch"], k: int) -> Float[Tensor, " batch"]:
     """Advantages for the reward "one of k responses is correct", over all subsets of k of the group.
 
-    With n responses of which w are wrong: mean m = 1 - C(w, k) / C(n, k), deviation s = sqrt(m (1 - m)); a correct
-    response gets (1 - m) / s, a wrong one (1 - m - C(w - 1, k - 1) / C(n - 1, k - 1)) / s. 0 where s is 0. A group of
-    fewer than k responses counts as a whole: k = n. ValueError for a k below 1.
-    Source: "Pass@k Training" (arXiv 2508.10751, equations 14 and 15).
+    With n responses of which w are wrong, the mean is m = 1 - C(w, k) / C(n, k) and the deviation s = sqrt(m (1 - m)).
+    A correct response gets (1 - m) / s, a wrong one (1 - m - C(w - 1, k - 1) / C(n - 1, k - 1)) / s. 0 where s is 0. A
+    group of fewer than k responses counts as a whole: k = n. Source: "Pass@k Training"
+    (arXiv 2508.10751, equations 14 and 15).
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, not {k}")
     groups, size = _groups(group_ids)
     wrong = _group_sum((~is_correct).double(), groups, size)
     values = []
@@ -117,8 +112,7 @@ def leave_one_out(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batc
     values = rewards.double()
     # The mean of the others without a loop: the group's sum minus the reward itself, over N - 1.
     others = (_group_sum(values, groups, size)[groups] - values) / (size - 1).clamp_min(1)[groups]
-    advantages = _without_rounding(values - others, values, groups, size)
-    return torch.where((size == 1)[groups], values, advantages).to(_result_type(rewards))
+    return _beyond(others, values, groups, size).to(_result_type(rewards))
 
 
 def length_weighted(
@@ -128,19 +122,15 @@ def length_weighted(
 
     A_i = R_i - sum_j L_j R_j / sum_j L_j. A group of one has baseline 0, so A = R (as verl has it; the formula
     alone would give 0). A group whose lengths are all 0 falls back to the plain mean.
-    ValueError on a negative length.
     """
-    if bool((lengths < 0).any()):
-        raise ValueError(f"lengths are token counts and cannot be negative: {lengths.min().item()}")
     groups, size = _groups(group_ids)
     values = rewards.double()
     weights = lengths.double()
     # Lengths that are all 0 would divide by 0.
     is_empty = _group_sum(weights, groups, size) == 0
-    weights = torch.where(is_empty[groups], torch.ones_like(weights), weights)
+    weights = torch.where(is_empty[groups], 1.0, weights)
     baseline = _group_sum(weights * values, groups, size) / _group_sum(weights, groups, size)
-    advantages = _without_rounding(values - baseline[groups], values, groups, size)
-    return torch.where((size == 1)[groups], values, advantages).to(_result_type(rewards))
+    return _beyond(baseline[groups], values, groups, size).to(_result_type(rewards))
 
 
 def _groups(group_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,6 +141,12 @@ def _groups(group_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def _group_sum(values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
     return torch.zeros(size.shape, dtype=values.dtype, device=values.device).index_add_(0, groups, values)
+
+
+def _beyond(baselines: Tensor, values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
+    """Rewards minus their baselines; a group of one has nothing to compare with, and keeps its reward."""
+    centred = _without_rounding(values - baselines, values, groups, size)
+    return torch.where((size == 1)[groups], values, centred)
 
 
 def _without_rounding(advantages: Tensor, values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
@@ -194,10 +190,8 @@ def optimal_token_baseline(
     return is part of its baseline (a bias of order 1/N). `lone_tail` applies where only one response of the group is
     alive: "return" makes its advantage the full return (baseline 0), "zero" makes it 0 (baseline = return).
     The baseline is 0 where W = 0: every alive response was certain of all its tokens so far. Outside the mask the
-    result is 0, and values there have no influence. ValueError on another `lone_tail`.
+    result is 0, and values there have no influence.
     """
-    if lone_tail not in ("zero", "return"):
-        raise ValueError(f"lone_tail must be 'zero' or 'return', not {lone_tail!r}")
     mask = response_mask.bool()
     alive = torch.arange(mask.shape[1], device=mask.device) < mask.sum(-1, keepdim=True)
     if not torch.equal(alive, mask):
@@ -231,11 +225,11 @@ def distilled(
 ) -> PerToken:
     """On-policy distillation: coefficient * (log p_teacher - log p_policy) at each sampled token, 0 outside the mask.
 
-    Its mean over samples of the policy is minus the reverse KL of the next token, KL(policy || teacher), so it has no
-    baseline; later tokens do not count (discount 0). Source: "On-Policy Distillation" (Thinking Machines Lab, 2025) and
-    `incorporate_kl_penalty` of tinker-cookbook's distillation; GKD (arXiv 2306.13649) takes the gradient over the whole
-    vocabulary instead. Deviation: under `rl.proximal: recompute` the policy's log-probs are the trainer's, not the
-    sampler's.
+    Its mean over samples of the policy is minus the reverse KL of the next token, KL(policy || teacher). So it has no
+    baseline, and later tokens do not count (discount 0). Source: "On-Policy Distillation" (Thinking Machines Lab, 2025)
+    and `incorporate_kl_penalty` of tinker-cookbook's distillation; GKD (arXiv 2306.13649) takes the gradient over the
+    whole vocabulary instead. Deviation: under `rl.proximal: recompute` the policy's log-probs are the trainer's, not
+    the sampler's.
     """
     # `where`, because a product with 0 would keep a NaN outside the mask.
     return torch.where(response_mask.bool(), coefficient * (teacher_logprobs - policy_logprobs), 0.0)

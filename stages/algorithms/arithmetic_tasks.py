@@ -22,7 +22,7 @@ STEP = re.compile(r"(\d+)([+-])(\d+)=(\d+)")
 REPEATS_OF_RAMBLING = (1, 2, 4)
 # The default of `value_max`: a slip looks like any other value of a problem.
 LARGEST_SLIP = 20
-# After this many draws in a row without a new problem, hardly any new problems are left.
+# After this many draws in a row without a new problem, almost no new problems are left.
 LONGEST_RUN_OF_DUPLICATES = 20_000
 LAPTOP_WEIGHTS = {"chain": 2.0, "word": 1.0, "comparison": 1.0}
 
@@ -72,7 +72,7 @@ def generate_problems(
     The defaults are the laptop recipe's. `weights` are the relative frequencies of the kinds; `steps` the numbers
     of operations of chains and word problems, all equally likely. A chain starts at 1 to value_max/2, operands are 1
     to `operand_max`, and every intermediate value is 0 to `value_max`. A duplicate is drawn again. ValueError when
-    hardly any new problems are left, or a kind is unknown.
+    almost no new problems are left, or a kind is unknown.
     """
     kinds = [Kind(kind) for kind in weights]
     rng, problems, duplicates = random.Random(seed), {}, 0
@@ -82,7 +82,7 @@ def generate_problems(
         duplicates = duplicates + 1 if drawn.problem in problems else 0
         problems.setdefault(drawn.problem, drawn)
         if duplicates > LONGEST_RUN_OF_DUPLICATES:
-            raise ValueError(f"there are hardly more than {len(problems)} different problems, {rows} were asked for")
+            raise ValueError(f"only about {len(problems)} different problems exist, but {rows} were requested")
     return list(problems.values())
 
 

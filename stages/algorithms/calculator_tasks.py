@@ -69,7 +69,7 @@ def write_demonstration(
 ) -> list[dict[str, str]]:
     """Returns turns {role, content} of a conversation that ends with the right answer.
 
-    A share `called` makes both calls, and a share `miscalled` begins with a turn that the calculator refuses. All
+    A share `called` makes both calls, and a share `miscalled` begins with a turn that the calculator rejects. All
     others write the answer at once. A share `busy` of the calls meets a busy calculator and is repeated.
     """
     turns = [{"role": "user", "content": problem.problem}]

@@ -23,7 +23,8 @@ in three ways, in the order of certainty:
 - `template`, similarity 1: the templates are word for word the same (re-numbered, other names);
 - `template`: the weighted Jaccard similarity of the stems reaches `similarity` (re-numbered, lightly reworded);
 - `reworded`: it reaches only `reworded_similarity`, but the two texts contain the same quantities and share rare
-  features: stems, quantities, and quantities of the same thing ("20 miles"), which count for more than their parts.
+  features. Features are stems, quantities, and quantities of the same thing ("20 miles"). The last count for more than
+  their parts.
 Short texts have no useful template: see the bounds below. The rules match words, not meaning: a paraphrase without
 common words or numbers is not found (recall by kind: docs/explanation/curation.md).
 

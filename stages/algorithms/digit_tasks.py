@@ -1,4 +1,4 @@
-"""The task family "digits": two of several digits must satisfy an equation, and they are found by trial and error.
+"""The task family "digits": choose two of several digits that satisfy an equation, by trial and error.
 
     Digits 8 6 7 4: 2A+5B=43. What is AB?
     8,4:16+20=36 low
@@ -28,7 +28,7 @@ from stages.algorithms.arithmetic_tasks import answer_line
 HELD_OUT_SHARE = 10
 """One in this many problems is held out; the order of digits and letters does not matter."""
 LONGEST_RUN_IN_VAIN = 2_000
-"""After this many draws without a new problem, hardly any new problems are left."""
+"""After this many draws without a new problem, almost no new problems are left."""
 FALSE_STARTS = (1, 2, 3, 4, 5)
 """Trials before a jump to the answer."""
 MORE_TRIALS = (2, 3, 4, 5, 6)
@@ -139,7 +139,7 @@ def generate_problems(
             problems.setdefault(name, drawn)
             size = None  # kept until a problem of this size is drawn, so that the size gets its share
         if in_vain > LONGEST_RUN_IN_VAIN:
-            raise ValueError(f"there are hardly more than {len(problems)} different problems, {rows} were asked for")
+            raise ValueError(f"only about {len(problems)} different problems exist, but {rows} were requested")
     return list(problems.values())
 
 
@@ -157,9 +157,9 @@ def write_solution(
 ) -> tuple[str, str | None]:
     """Writes a solution as an author might; returns the text and the answer that it states, right, wrong or None.
 
-    `slip` is the probability that a sum is off by one or two, `retry` that a trial is written twice (`, wait`), and
-    `near_misses` that a search begins with pairs whose value is closest to the target. A slip may hide the solution,
-    and then the search starts over; or it makes a wrong pair fit, which is then the answer.
+    Three probabilities: with `slip`, a sum is off by one or two. With `retry`, a trial is written twice (`, wait`).
+    With `near_misses`, a search begins with the pairs whose value is closest to the target. A slip may hide the
+    solution, and then the search starts over; or it makes a wrong pair fit, which is then the answer.
     """
     chosen = SolutionStyle(style)
     if chosen is SolutionStyle.answer_only:
@@ -199,7 +199,7 @@ class Trials:
 
 def read_trials(problem: DigitProblem, response: str) -> Trials:
     """Counts the trials of a response; all counts are 0 where it has none."""
-    # A pair counts as tried whatever its line computed.
+    # A pair counts as tried, even if its line is computed wrongly.
     seen: set[tuple[int, int]] = set()
     trials = repeated = wrong = claims = false_claims = 0
     for match in _TRIAL.finditer(response):

@@ -2,15 +2,16 @@
 
 Tokens are compared with all others of a batch, so the caller passes a whole batch and not a micro-batch.
 
-Sources: Clip-Cov and KL-Cov, "The Entropy Mechanism of Reinforcement Learning" (arXiv 2505.22617; code
-PRIME-RL/Entropy-Mechanism-of-RL at 6071b11c, and verl `trainer/ppo/core_algos.py`); gradients of the tokens with the
-highest entropy, "Beyond the 80/20 Rule" (arXiv 2506.01939); adaptive coefficient, Skywork-OR1 (arXiv 2505.22312; code
-SkyworkAI/Skywork-OR1 at 64e96afe).
+Sources:
+- Clip-Cov and KL-Cov: "The Entropy Mechanism of Reinforcement Learning" (arXiv 2505.22617; code
+  PRIME-RL/Entropy-Mechanism-of-RL at 6071b11c, and verl `trainer/ppo/core_algos.py`);
+- gradients of the tokens with the highest entropy: "Beyond the 80/20 Rule" (arXiv 2506.01939);
+- adaptive coefficient: Skywork-OR1 (arXiv 2505.22312; code SkyworkAI/Skywork-OR1 at 64e96afe).
 
 Deviations:
-1. Exactly as many tokens are chosen as the fraction says, also where several share the lowest chosen value: then the
-   first ones are. A quantile as threshold would choose all of them.
-2. Clip-Cov also draws tokens that PPO's clip holds already: verl leaves them out, for which it needs the current ratio.
+1. Exactly as many tokens are chosen as the fraction says. Where several share the lowest chosen value, the first ones
+   are chosen. A quantile as threshold would choose all of them.
+2. Clip-Cov also draws tokens that PPO's clip already holds. verl leaves them out, and needs the current ratio for that.
 3. Skywork's bonus measures the entropy by the sampled tokens' log-probabilities; the caller here has the exact one.
 """
 

@@ -16,12 +16,13 @@ and 1. Source for right or wrong: Agresti and Min (Statistics in Medicine 24, 20
 pairs half a pair that is won, half a pair that is lost, and one that is even. Student's t is from scipy.
 
 Deviations of the comparison:
-1. 1.25 won and 1.25 lost pairs are added, and no even pair. 1.25 is the smallest multiple of a quarter that keeps 94%
-   coverage for right or wrong, with 30 to 2,000 problems and every difference. That holds even where no problem can be
-   lost; half a pair keeps only 87% there (benchmarks/interval_coverage.py).
-2. For scores that are shares (avg@k) the added pairs have the size of a typical differing problem: the root mean square
-   of the observed nonzero differences and eight differences of 1. Few differing problems show too little spread: a
-   sample of 100 problems may miss those on which the policies differ completely. For right or wrong the size is 1.
+1. The comparison adds 1.25 won and 1.25 lost pairs, and no even pair. This is the smallest multiple of a quarter that
+   keeps 94% coverage for right or wrong, with 30 to 2,000 problems and every difference. That holds even where no
+   problem can be lost; half a pair keeps only 87% there (benchmarks/interval_coverage.py).
+2. For scores that are shares (avg@k) the added pairs have the size of a typical differing problem. That is the root
+   mean square of the observed nonzero differences and eight differences of 1. Few differing problems show too little
+   spread: a sample of 100 problems may miss those on which the policies differ completely. For right or wrong the size
+   is 1.
 3. Student's quantile replaces the normal one. The p-value comes from the same statistic, so the interval and the test
    never contradict each other.
 """
@@ -52,7 +53,7 @@ class Interval(NamedTuple):
     high: float
 
     def verdict(self, margin: float = 0.0) -> Verdict:
-        """Returns the verdict on a difference: better or worse where the whole interval lies beyond the margin."""
+        """Returns the verdict on a difference: better or worse where the whole interval is beyond the margin."""
         if self.low > margin:
             return "better"
         return "worse" if self.high < -margin else "not separated"
@@ -167,8 +168,8 @@ def with_width(interval: Interval, problems: int, minimum: float, maximum: float
     """Returns `interval`; if its width is 0 because all `problems` scored the same, the bound that still holds.
 
     When n problems all score v, the share of problems that score otherwise is below q = 1 - (tail)^(1/n) at this
-    confidence, and those score at least `minimum` and at most `maximum`: [v - q (v - minimum), v + q (maximum - v)].
-    For v = 0 or 1 that is the interval of Clopper and Pearson (1934): 0 of 32 gives 0 to 0.109.
+    confidence. Those score at least `minimum` and at most `maximum`, so the bound is [v - q (v - minimum), v + q
+    (maximum - v)]. For v = 0 or 1 that is the interval of Clopper and Pearson (1934): 0 of 32 gives 0 to 0.109.
     """
     if interval.low < interval.high:
         return interval

@@ -1,7 +1,7 @@
 r"""Rewrites a question so that its answer is an integer, where that is exact, and records the way back.
 
-Source: DAPO (arXiv 2503.14476, section 3.5 and appendix A), which asks for a + b + c instead of (a + sqrt(b))/c.
-Deviations:
+Source: DAPO (arXiv 2503.14476, section 3.5 and appendix A), where the question asks for a + b + c instead of (a +
+sqrt(b))/c. Deviations:
 1. DAPO lets a language model rewrite question and answer. Here rules rewrite only forms whose integers are unique.
    The request names the form and the conditions that make its integers unique.
 2. An inexact answer stays unchanged, with the reason: a decimal may be rounded, `3\frac{1}{2}` may be a product.
@@ -168,7 +168,7 @@ def _ask_for_surd(surd: _Surd, letters: Sequence[str]) -> IntegerQuestion:
     if surd.root is not None:
         # Without it 2\sqrt{8} and 4\sqrt{2} would both fit, with different sums.
         conditions.append(f", ${list(parts)[-1]}$ free of squares")
-    # The radicand is not divided: (2 + 4\sqrt{3})/6 is reduced by 2, whatever the root contains.
+    # The radicand is not divided: (2 + 4\sqrt{3})/6 is reduced by 2, with any number under the root.
     coefficients = [letter for letter in parts if surd.root is None or letter != list(parts)[-1]]
     form = top
     if surd.divisor != 1:

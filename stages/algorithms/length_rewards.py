@@ -6,8 +6,8 @@ stream; its code at eddycmu/demystify-long-cot e90cf9b3, `openrlhf/reward/{cosin
 
 Deviations:
 1. The punishment stops at -1 past `max_tokens` as in the paper; DAPO's code lets it fall further.
-2. The cosine reward runs from r0 at length 0 to rL at `max_tokens`, as in the code and as intended; the paper's
-   CosFn(t, T, min, max) taken literally swaps the two.
+2. The cosine reward runs from r0 at length 0 to rL at `max_tokens`, as in the code and as intended. The paper's
+   CosFn(t, T, min, max), taken literally, swaps the two.
 3. A response counts as exceeded at `tokens >= max_tokens`; the paper's code already does so 16 tokens earlier.
 """
 
@@ -30,7 +30,7 @@ def soft_overlong_punishment(tokens: int, max_tokens: int, buffer_tokens: int) -
     max_tokens. ValueError when the buffer is negative or larger than max_tokens.
     """
     if not 0 <= buffer_tokens <= max_tokens:
-        raise ValueError(f"buffer_tokens must lie in 0..max_tokens, not {buffer_tokens} with max_tokens {max_tokens}")
+        raise ValueError(f"buffer_tokens must be in 0..max_tokens, not {buffer_tokens} with max_tokens {max_tokens}")
     if tokens > max_tokens:
         return -1.0
     # Tokens inside the buffer, negative before it.
@@ -50,8 +50,8 @@ def cosine_length_reward(
 ) -> float:
     """Reward that falls with length when correct and rises with it when wrong, on half a cosine (Demystify).
 
-    r(L) = rL + 0.5 (r0 - rL) (1 + cos(pi L / max_tokens)); `exceeded` from max_tokens on, whatever the verdict.
-    The defaults are the paper's. ValueError on negative tokens or a max_tokens that is not positive.
+    r(L) = rL + 0.5 (r0 - rL) (1 + cos(pi L / max_tokens)); `exceeded` from max_tokens on, for any verdict. The defaults
+    are the paper's. ValueError on negative tokens or a max_tokens that is not positive.
     """
     if tokens < 0 or max_tokens <= 0:
         raise ValueError(f"tokens must be >= 0 and max_tokens > 0, not {tokens} and {max_tokens}")
@@ -101,7 +101,7 @@ def discounted_to_go(
     import torch
 
     if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma must lie in [0, 1], not {gamma}")
+        raise ValueError(f"gamma must be in [0, 1], not {gamma}")
     mask = response_mask.bool()
     # float64: with gamma near 1 thousands of terms are added.
     total = torch.where(mask, rewards.double(), 0.0)

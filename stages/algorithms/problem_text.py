@@ -1,13 +1,13 @@
-"""Reads a problem as words, whatever its typesetting, and as quantities, whatever their notation.
+"""Reads a problem as words, independent of typesetting, and as quantities, independent of notation.
 
 Equal problems have equal `problem_words`. `renamed_words` also ignores the names of letters in formulas:
 `$x+y$` and `$a+b$` are equal.
 
 `half an hour`, `30 minutes` and `0.5 hours` are one quantity. A rewording that keeps the problem keeps its quantities,
 and with them the counted or measured things. `quantities` reads digits, number words, fractions in words and signs,
-dozens and the like, `twice`, percents, and a few units that are written in two ways (cents and dollars, hours and
-minutes, feet and inches). Deviation from arithmetic: a 1 is left out, because `a`, `one` and no word at all are used
-alike.
+dozens and the like, `twice` and percents. It also reads a few units that are written in two ways: cents and dollars,
+hours and minutes, feet and inches. Deviation from arithmetic: a 1 is left out, because `a`, `one` and no word at all
+are used alike.
 """
 
 from __future__ import annotations

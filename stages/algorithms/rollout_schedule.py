@@ -9,8 +9,8 @@ deadlines first then meet all deadlines. A group may start when all groups stay 
 when all remaining groups stay feasible. So the start of work bounds staleness, and no finished group is discarded
 for its age.
 
-Batches take ready groups in the order in which they started. A younger group overtakes an older one that is not ready
-only as far as the deadlines allow: training prefers short responses for at most the length of the window.
+Batches take ready groups in the order in which they started. A younger group overtakes an older one that is not ready,
+but only as far as the deadlines allow. So training prefers short responses for at most the length of the window.
 
 Source: pacing by issue as in AReaL (arXiv 2505.24298, section 5.1); order and window are ours. The last step of the
 round is a deadline for all groups. So no group starts that no step could train on, except replacements of dropped
@@ -67,7 +67,7 @@ class ExperienceWindow:
 
     def deadline(self, version: int) -> float:
         """Returns the last step that may train on a group that `version` generates."""
-        # Whatever the window, no step trains after the end of the round.
+        # With any window, no step trains after the end of the round.
         last = self.steps - 1
         return last if self.window is None else min(version + self.window, last)
 

@@ -93,7 +93,7 @@ def all_prompts() -> dict[str, Scene]:
 
 
 def scene_of(prompt: str) -> Scene | None:
-    """Returns the scene that a prompt asks for, whatever its case and spaces; None outside this world.
+    """Returns the scene that a prompt asks for, in any case and spacing; None outside this world.
 
     Understands every order of words: `all_prompts` has only one of "a red circle above a blue square" and "a blue
     square below a red circle", and this function reads both.
@@ -264,7 +264,7 @@ class TrueScore:
     alignment: float
     """The requested objects are there, in the right number and place, and nothing else."""
     fidelity: float
-    """Whole shapes and clean pixels, whatever the prompt."""
+    """Whole shapes and clean pixels, independent of the prompt."""
 
 
 @dataclass(frozen=True)

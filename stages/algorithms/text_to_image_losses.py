@@ -103,7 +103,7 @@ def drawn_with_gradient(latents: Tensor, timesteps: Sequence[int], gradient_step
     ValueError unless 1 <= gradient_steps <= number of timesteps.
     """
     if not 1 <= gradient_steps <= len(timesteps):
-        raise ValueError(f"gradient_steps {gradient_steps} must lie in 1..{len(timesteps)}")
+        raise ValueError(f"gradient_steps {gradient_steps} must be in 1..{len(timesteps)}")
     # Only the last steps keep their activations: memory grows with the number of steps that have a gradient.
     free = len(timesteps) - gradient_steps
     with torch.no_grad():

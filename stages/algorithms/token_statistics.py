@@ -4,15 +4,18 @@ The tensor [batch, tokens, vocab] never exists. The forward pass holds the logit
 and keeps a few numbers per token. The backward pass recomputes the logits in tiles, and turns each tile into its share
 of both gradients while it is still in the cache.
 
-Sources: chunked recomputation as in Liger-Kernel (arXiv 2410.10989) and Cut Cross-Entropy (arXiv 2411.09009);
-sum of squared probabilities for the optimal token baseline (arXiv 2602.07078; verl `calculate_sum_pi_squared`);
-vocabulary pruning, "Taming the Tail" (arXiv 2512.23087), re-derived: S = {v : pi(v) >= rho max pi} <=> z_v >= z_max +
-log rho (the min-p rule), log pi_S(a) = z_a - LSE_S(z). The rule depends on the scale of the logits, not on a shift:
-apply it after the temperature, both in the sampler and in the trainer.
+Sources: chunked recomputation as in Liger-Kernel (arXiv 2410.10989) and Cut Cross-Entropy (arXiv 2411.09009); sum of
+squared probabilities for the optimal token baseline (arXiv 2602.07078; verl `calculate_sum_pi_squared`); vocabulary
+pruning, "Taming the Tail" (arXiv 2512.23087).
+
+Pruning, re-derived: S = {v : pi(v) >= rho max pi} <=> z_v >= z_max + log rho (the min-p rule), and log pi_S(a) = z_a -
+LSE_S(z). The rule depends on the scale of the logits, not on a shift. Apply it after the temperature, both in the
+sampler and in the trainer.
 
 With S the safe vocabulary (all of it when nothing is pruned), treated as a constant, and z = hidden . head / T:
     log p_a = z_a - LSE_S(z)      H = -sum_S p log p      Q = sum_S p^2
     d log p_a / dz_v = [v = a] - p_v      dH / dz_v = -p_v (log p_v + H)      dQ / dz_v = 2 p_v (p_v - Q)
+
 With a cap c on the logits (Gemma 2, arXiv 2408.00118) z = c tanh(hidden . head / c) / T, and the gradient of the
 product takes a factor of 1 - (z T / c)^2.
 
@@ -79,11 +82,11 @@ def token_statistics(
 
     Gradients flow from all three statistics to `hidden` and `head_weight`. `log_threshold` (<= 0, applied after the
     temperature) prunes to the tokens with z_v >= z_max + log_threshold. A soft `cap` acts on the product, before the
-    temperature: see `capped`. `chunk_tokens` bounds the memory: at most chunk_tokens * vocab logits exist at any time
-    (None: about 128 MiB on a CPU, 1 GiB on a GPU, and at most an eighth of the tokens, or 64). Results are float32
-    (float64 for float64 input): products in the type of the inputs, softmax in float32; `hidden` is cast to the head's
-    type. Padded positions need any valid token id. An empty batch gives empty results and zero gradients. There are no
-    second derivatives. ValueError on a temperature, cap or chunk_tokens that is not positive, or a log_threshold
+    temperature: see `capped`. `chunk_tokens` bounds the memory: at most chunk_tokens * vocab logits exist at any time.
+    None means about 128 MiB on a CPU and 1 GiB on a GPU, and at most an eighth of the tokens, or 64. Results are
+    float32 (float64 for float64 input): products in the type of the inputs, softmax in float32; `hidden` is cast to the
+    head's type. Padded positions need any valid token id. An empty batch gives empty results and zero gradients. There
+    are no second derivatives. ValueError on a temperature, cap or chunk_tokens that is not positive, or a log_threshold
     above 0.
     """
     if not temperature > 0:

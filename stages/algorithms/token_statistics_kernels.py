@@ -125,8 +125,8 @@ def _row_statistics_kernel(
             z = tl.load(start + first + columns, mask=inside, other=-float("inf"))
             top = tl.maximum(top, tl.max(z.to(tl.float32), 0))
     # The maximum is subtracted before the division by the temperature. In the other order a GPU fuses product and
-    # difference and rounds once, while the maximum was rounded twice: the likeliest token may fall below a threshold of
-    # 0.
+    # difference and rounds once, while the maximum was rounded twice. Then the likeliest token may fall below a
+    # threshold of 0.
     total = 0.0  # sum of e^below, below = (logit - top) / temperature
     weighted = 0.0  # sum of e^below below
     squared = 0.0  # sum of e^(2 below)

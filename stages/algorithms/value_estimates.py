@@ -28,10 +28,10 @@ def generalised_advantages(
     """Returns A_t = d_t + discount * lambda * A_{t'} with d_t = r_t + discount * V_{t'} - V_t, 0 outside the mask.
 
     t' is the next token inside the mask: tokens outside it (padding, tool output) are no actions, carry no reward and
-    cost no discount. After the last token the value is 0, also where a limit truncated the response: its reward is that
-    of what it wrote, and nothing follows (verl and OpenRLHF do the same). The target of a value is A_t + V_t.
-    lambda 1 gives the discounted reward to go minus V_t, lambda 0 the temporal difference d_t.
-    ValueError when discount times lambda is not in [0, 1].
+    cost no discount. After the last token the value is 0, also where a limit truncated the response. Its reward is for
+    the text that it wrote, and nothing follows. (verl and OpenRLHF do the same.) The target of a value is A_t + V_t.
+    lambda 1 gives the discounted reward to go minus V_t, lambda 0 the temporal difference d_t. ValueError when discount
+    times lambda is not in [0, 1].
     """
     mask = response_mask.bool()
     values = values.detach().double()

@@ -154,7 +154,7 @@ def prompt_annotations(annotations: Iterable[Annotation | Refusal], known: Known
     said = [one for one in annotations if isinstance(one, Annotation) and (one.category or one.problems)]
     rows = []
     for one in sorted(said, key=lambda one: one.created):
-        # `checked_tables` counts what is refused.
+        # `checked_tables` counts the rejected rows.
         with suppress(Refused):
             _check_prompt(one, known)
             rows.append({name: getattr(one, name) for name in PROMPT_ANNOTATION.names})
@@ -256,7 +256,7 @@ def _ratings(one: Annotation) -> list[dict[str, Any]]:
 Refusal = tuple[str, str, str]
 """Row id, reason, detail."""
 Found = Iterator[Annotation | Refusal]
-"""The output of a reader of any format: `checked_tables` drops the refused rows with the others."""
+"""The output of a reader of any format. `checked_tables` drops the rejected rows with the others."""
 MAX_BYTES = 1 << 30
 """Bytes of a file, unpacked."""
 
@@ -302,7 +302,8 @@ def json_rows(content: bytes, file_name: str) -> list[Any]:
 
 def _loads(text: str) -> Any:
     try:
-        # NaN and Infinity, which Python would read, are not JSON. As texts they are refused as not being numbers.
+        # Python would read NaN and Infinity, which are not JSON. They are kept as texts here, and rejected later as no
+        # numbers.
         row = json.loads(text, parse_constant=str)
         # Once through bytes: half characters become question marks, which Parquet can store.
         return json.loads(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace"))

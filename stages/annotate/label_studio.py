@@ -193,7 +193,7 @@ def completed_by(annotator_id: str) -> int | str:
 
 
 _QUESTIONS = dict(
-    zip(ASPECTS, ("Overall", "Follows the prompt", "Fidelity: no flaws, whatever was asked for"), strict=True)
+    zip(ASPECTS, ("Overall", "Follows the prompt", "Fidelity: no flaws, regardless of the prompt"), strict=True)
 )
 
 
@@ -201,7 +201,7 @@ def labelling_configuration(images: int) -> str:
     """Returns the XML for tasks of so many images: the prompt's category and problems, three ratings and the issue
     flags of each image, then a ranking in five slots.
 
-    What asks about the prompt names an image, because a control belongs to an object; as a Text the prompt could be
+    Questions about the prompt name an image, because a control belongs to an object; as a Text the prompt could be
     markup. The style hides the ids that Label Studio 1.23 writes under each picture of the ranking: they push the slots
     apart.
     """

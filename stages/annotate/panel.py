@@ -1,9 +1,10 @@
 """A simulated panel: annotators who see the truth of the shape world through individual taste and noise.
 
-It imitates people as far as quality control needs it: taste (the weight of alignment), leniency, noise, whole points
-from 1 to 7, five slots with at most two images each, and time. Careless annotators answer most
-tasks at random, ranks and ratings independently. Their times are within those of careful ones, so that time does not
-reveal them. No annotator ranks by the truth itself: two annotators would then agree to its last float digits.
+It imitates people as far as quality control needs it. Annotators differ in taste (the weight of alignment), leniency,
+noise and time. They rate with whole points from 1 to 7, and rank in five slots with at most two images each. Careless
+annotators answer most tasks at random, ranks and ratings independently. Their times are within those of careful ones,
+so that time does not reveal them. No annotator ranks by the truth itself: two annotators would then agree to its last
+float digits.
 """
 
 from __future__ import annotations

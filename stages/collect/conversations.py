@@ -25,8 +25,8 @@ class UnusableConversation(ValueError):
 def read_conversation(messages: Any) -> list[dict[str, str]]:
     """Returns the turns {role, content}.
 
-    UnusableConversation unless, after an optional system turn, a user begins, an assistant ends, and a tool's turn
-    stands only between turns of the assistant.
+    UnusableConversation unless, after an optional system turn, a user begins, an assistant ends, and a tool's turn is
+    only between turns of the assistant.
     """
     turns = []
     for number, turn in enumerate(messages if isinstance(messages, list) else [messages], 1):

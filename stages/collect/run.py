@@ -204,15 +204,10 @@ def _require_usable(name: str, fields: FieldMap | str, problems: Sequence[Proble
 def locate_file(name: str, origin: UrlSource | LocalSource | HubSource) -> Path:
     """Returns a path to the source's file with the pinned bytes. UserError names the file and the remedy."""
     match origin:
-        case LocalSource():
-            return _local_file(name, origin)
         case HubSource():
             return _hub_file(origin)
         case UrlSource():
             return pinned_file(origin.url, origin.sha256, f"sources.{name}.from.sha256")
-
-
-def _local_file(name: str, origin: LocalSource) -> Path:
     path = from_root(origin.path)
     if not path.is_file():
         raise UserError(f"{path} does not exist: correct sources.{name}.from.path, it counts from the project's root")
@@ -468,7 +463,6 @@ MAX_UNPACKED_BYTES = 2 << 30
 """Largest unpacked size of a gzipped JSON or Parquet file, which is read as a whole."""
 MAX_NESTED = 100
 """A row nested deeper is broken: the functions that read its fields are recursive."""
-_LONG_INTEGER = 4_000
 
 
 @dataclass(frozen=True)
@@ -558,12 +552,8 @@ class _RepeatedKey(dict[str, Any]):
 
 
 def _loads(text: bytes) -> Any:
-    return json.loads(text, object_pairs_hook=_object, parse_int=_integer)
-
-
-def _integer(digits: str) -> int | str:
-    """Returns the integer; with more than 4,300 digits, which Python does not convert, the text."""
-    return int(digits) if len(digits) < _LONG_INTEGER else digits
+    # An integer of more than 4,300 digits stays a text: Python does not convert it.
+    return json.loads(text, object_pairs_hook=_object, parse_int=lambda one: int(one) if len(one) < 4_000 else one)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -576,10 +566,10 @@ def _mapping(value: Any) -> Row:
         return BrokenRow(_shown(repr(value).encode("utf-8", "replace")), f"not an object but a {type(value).__name__}")
     if fault := _fault(value):
         return BrokenRow(_shown(str(list(value)).encode("utf-8", "replace")), fault)
-    # The cheap test first: the second test encodes the whole row again.
-    escaped = json.dumps(value)
-    if "\\ud" in escaped and not _is_unicode(value):
-        return BrokenRow(_shown(escaped.encode()), "holds half a surrogate pair, which is no character")
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return BrokenRow(_shown(json.dumps(value).encode()), "holds half a surrogate pair, which is no character")
     return value
 
 
@@ -594,14 +584,6 @@ def _fault(row: dict[str, Any]) -> str:
             return ""
         level = [part for value in inner for part in (value.values() if isinstance(value, dict) else value)]
     return f"nested more than {MAX_NESTED} deep"
-
-
-def _is_unicode(value: dict[str, Any]) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _shown(line: bytes) -> str:

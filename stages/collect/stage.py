@@ -72,7 +72,7 @@ class CalculatorConversations(StrictParams):
     called: float = Field(ge=0, le=1)
     """Share of conversations with both calls."""
     miscalled: float = Field(ge=0, le=1)
-    """Share that begins with a call that the calculator refuses. All others answer at once."""
+    """Share that begins with a call that the calculator rejects. All others answer at once."""
     busy: float = Field(ge=0, lt=1)
     """Share of calls that meet a busy calculator."""
 

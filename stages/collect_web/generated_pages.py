@@ -97,7 +97,7 @@ def digit_pages(source: DigitPages, seed: int) -> Iterator[ReadPage]:
         DigitSolutionStyle.rambling: source.rambling,
         DigitSolutionStyle.unfinished: source.unfinished,
     }
-    # The last of the shares, so that they sum to 1 whatever the parameters are.
+    # The last of the shares, so that they sum to 1 for any parameters.
     shares[DigitSolutionStyle.search] = 1 - sum(shares.values())
 
     def solve(problem: DigitProblem) -> tuple[str, str]:

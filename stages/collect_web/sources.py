@@ -154,7 +154,7 @@ def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Read
         raise UserError(f"{path} is no list of pages ({error}): correct `path`") from None
     for number, row in enumerate(rows, 2):
         if not _URL.match(row.get("url") or "") or not _SHA256.fullmatch(row.get("sha256") or ""):
-            raise UserError(f"{path}, line {number}: no `url` and `sha256`, parted by a tab, but {list(row.values())}")
+            raise UserError(f"{path}, line {number}: no `url`, tab and `sha256`, but {list(row.values())}")
     places = [urlsplit(row["url"]) for row in rows]
     names = [PurePosixPath(f"{place.netloc}{place.path}") for place in places]
     # From the whole list, so that `max_pages` changes no page's name.
@@ -290,8 +290,8 @@ def _unpacked_members(body: bytes, max_bytes: int) -> bytes:
 def format_of(content_type: str, url: str, beginning: bytes) -> str | None:
     """Returns the format of a web response, None when no reader supports it.
 
-    XML is recognised by its beginning. Plain text and uninformative types are recognised by the ending of the address;
-    without a known one, text is text, and a page without any type is read as HTML.
+    XML is recognised by its beginning. Plain text and uninformative types are recognised by the ending of the address.
+    Without a known ending, text is text, and a page without any type is read as HTML.
     """
     if content_type in CONTENT_TYPES:
         return CONTENT_TYPES[content_type]
@@ -332,8 +332,8 @@ def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, 
 def decode(source: bytes, charset: str) -> str | None:
     """Decodes with the encoding of transport, byte order mark or page, UTF-8 or cp1252, the first that fits."""
     stated = _CHARSET.search(source[:4096])
-    # A byte order mark counts more than the page's statement. `utf-8-sig` reads UTF-8 without a mark too, and valid
-    # UTF-8 is hardly ever anything else.
+    # A byte order mark counts more than the page's statement. `utf-8-sig` reads UTF-8 without a mark too, and text that
+    # is valid UTF-8 is almost never in another encoding.
     marked = "utf-16" if source[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     # cp1252 last, because it takes nearly any bytes.
     for name in (_web_encoding(charset), marked, _web_encoding(stated[1].decode("ascii") if stated else ""), "cp1252"):

@@ -13,7 +13,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class GeneratedPages(StrictParams):
-    """Common parameters of generated exercise pages, whatever their topic: see generated_pages.py."""
+    """Parameters common to generated exercise pages of all topics: see generated_pages.py."""
 
     exercises: int = Field(ge=1)
     """Different exercises; repeated ones are added to these."""

@@ -201,7 +201,7 @@ def curate(
     difficulty: list[Row] = []
     if isinstance(params.difficulty, PassRates):
         rates, unusable = read_pass_rates(params.difficulty)
-        # The pass rates were measured on the problem before it asked for an integer.
+        # The pass rates were measured on the original problem, before it was changed to have an integer answer.
         originals = {row["problem_id"]: row["original_problem"] for row in transforms}
         rows, difficulty = rate_difficulty(rows, originals, rates, params.difficulty, funnel)
         counts |= {"difficulty/rows": len(difficulty)}
@@ -290,8 +290,8 @@ def split(rows: Sequence[Row], params: CurateParams, seed: int, funnel: Funnel) 
     """
     if len(rows) <= params.validation_rows:
         raise UserError(
-            f"{len(rows)} problems are left and curate.validation_rows asks for {params.validation_rows}: lower it, "
-            "add sources, or look into the table of dropped rows for what went"
+            f"{len(rows)} problems are left, but curate.validation_rows is {params.validation_rows}: lower it, add "
+            "sources, or look for the reasons in the table of dropped rows"
         )
     # A separate key for each row, not a shuffle: with one more row a shuffle would change completely.
     drawn = sorted(rows, key=lambda row: derive_seed(seed, "curate", row["problem_id"]))

@@ -123,7 +123,7 @@ def _contradictions(sections: Sections) -> list[str]:
     has_web = "filter_web" in sections
     if not has_web and any(source.kind == "web" for source in sources):
         contradictions.append(
-            "demonstrate.sources: kind web asks for what `filter_web` makes, and the recipe has no such section: "
+            "demonstrate.sources: kind web reads the rows of `filter_web`, but the recipe has no such section: "
             "add it, or take another kind"
         )
     return contradictions

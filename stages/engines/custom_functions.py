@@ -63,7 +63,7 @@ class CustomFunction:
         """Returns a value for each row, in order. Rows are mappings of JSON values, all with the same keys.
 
         UserError when the file itself has a mistake. An exception, a wrong value, an exceeded limit or a crash is a
-        fault of its row, or of all rows of the call if the function takes many.
+        fault of its row. If the function takes many rows, it is a fault of all rows of the call.
         """
         size = ROWS_AT_ONCE if self._takes_rows() else 1
         asked = [(size, self._submit(rows[start : start + size])) for start in range(0, len(rows), size)]

@@ -12,7 +12,8 @@ from stages.observe.progress import say
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU when there is one; UserError when `cuda` is asked for and absent, or one cannot be used."""
+    """Returns the device of that name; `auto` is the GPU when there is one. UserError when `cuda` is absent or cannot
+    be used."""
     if name == "cpu" or torch.cuda.is_available():
         return torch.device("cuda" if name == "auto" else name)
     # Also for `auto`: a run that silently took the CPU of a GPU machine would last days.
@@ -24,7 +25,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def _why_cuda_fails() -> str:
-    """Why CUDA does not start here although nobody has hidden the GPU; empty where there is none."""
+    """Returns why CUDA does not start although the GPU is not hidden; empty where there is none."""
     # torch.cuda.is_available() only warns and says no; initialising raises the driver's reason.
     if torch.version.cuda is None or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return ""

@@ -1,8 +1,8 @@
 """Pieces of finished work in a scratch folder, sealed with their hash: a resumed run uses what is whole, and no other.
 
-A piece is a file or a folder. Its seal is a file beside it, written after it. A piece that was lost, cut or changed, or
-whose run was killed before the seal, counts as not made: its maker makes it again, with the same result.
-What only a checkpoint can bring back belongs in the checkpoint's manifest (stages/engines/trainers/checkpoints.py).
+A piece is a file or a folder. Its seal is a file beside it, written after it. A piece counts as not made if it was
+lost, cut or changed, or if its run was killed before the seal. Its maker makes it again, with the same result. Data
+that only a checkpoint can restore belongs in the checkpoint's manifest (stages/engines/trainers/checkpoints.py).
 """
 
 from __future__ import annotations

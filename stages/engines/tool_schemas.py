@@ -91,7 +91,7 @@ def _of_function(tool: FunctionTool) -> tuple[str, dict[str, Schema], list[str]]
         raise UserError(f"{place} has *, ** or /: use plain parameters, because a policy gives them by name")
     description = ast.get_docstring(functions[tool.name])
     if not description:
-        raise UserError(f"{place} has no docstring: write one, because it tells the policy what the tool does")
+        raise UserError(f"{place} has no docstring: write one, because it describes the tool to the policy")
     if untyped := [one.arg for one in found.args if one.annotation is None]:
         raise UserError(f"{place} gives {untyped[0]} no type: write for instance `{untyped[0]}: int`")
     properties = {one.arg: _of_type(one.annotation, f"{one.arg} of {place}") for one in found.args if one.annotation}

@@ -1,4 +1,4 @@
-"""What stages do for `prompt.environment` and `prompt.forced_end`: without them, nothing of them is imported."""
+"""Adds `prompt.environment` and `prompt.forced_end` to stages. A recipe without them imports nothing for them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def problem_columns(prompt: PlainPrompt | ChatPrompt, row: Mapping[str, Any]) ->
     """Returns what an environment may know of a problem: its columns with a value; empty without an environment."""
     if prompt.environment is None:
         return {}
-    # Not NaN, which stands for a missing value.
+    # Not NaN, which marks a missing value.
     return {name: value for name, value in row.items() if isinstance(value, str | int | float) and value == value}
 
 

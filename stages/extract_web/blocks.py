@@ -1,8 +1,8 @@
 """A page as a list of text blocks: every reader produces them, and pairing works on them.
 
 A block is a paragraph, heading, list item, table or line. The page's nesting is kept as spans: `Page.spans[i]`
-has the ends of the containers that begin with block i. So "everything in the box that this label opens" is
-arithmetic on indices, whatever the source format was.
+has the ends of the containers that begin with block i. So "everything in the box that this label opens" is arithmetic
+on indices for every source format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exercises to rows of the candidate table, with a confidence and, if the page states it clearly, the answer.
+"""Turns exercises into rows of the candidate table, with a confidence and, if the page states it clearly, the answer.
 
 The confidence says how reliable a pair of problem and solution is. It is the precision of the rule that produced
 the pair, measured on two books and three collections of documents whose pairs are known (docs/explanation/extraction.md
@@ -55,9 +55,9 @@ MEASURED = {
     "none+markup": 0.65,
     "none+words": 0.45,
 }
-"""How problem and solution are recognised -> precision. The first four are measured on books and documents as they
-are. The others are measured on the books' exercises in other layouts, at most 0.9, because an invented layout is not a
-real page; boxes of class "answer" also occur in FAQs."""
+"""Precision by how problem and solution are recognised. The first four are measured on books and documents as they are.
+The others are measured on the books' exercises in other layouts. They are at most 0.9, because an invented layout is
+not a real page. Boxes of class "answer" also occur in FAQs."""
 # Below the recipes' threshold of 0.8: by default no policy is trained on rows of an unmeasured rule.
 UNMEASURED = 0.5
 # These factors were chosen, not measured: on books and documents only `text_after` and `same_solution` ever fail.
@@ -225,8 +225,9 @@ def chosen_letter(problem: str, solution: str) -> str | None:
 def short_answer(solution: str | None, labelled: str | None, max_characters: int) -> str | None:
     """Returns the answer under the page's answer label, or the one that the solution ends in; None when in doubt.
 
-    A solution is clear when it is marked (a box, "the answer is"), short as a whole, or closed by a sentence that ends
-    in its conclusion ("so the speed is 12 m/s"). All others are in doubt, and so are solutions with parts.
+    The answer of a solution is clear if it is marked (a box, "the answer is"), or if the whole solution is short. It is
+    also clear if the last sentence ends in its conclusion ("so the speed is 12 m/s"). All others are in doubt, and so
+    are solutions with parts.
     """
     if labelled:
         answer = _stated(labelled, max_characters)

@@ -146,8 +146,8 @@ def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section 
 def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
     """Finds sections that begin with a quotation: the quotation is the problem, the rest solves it.
 
-    Only where most exercises of the page do so and none of them labels its solution; or, on a page without exercises,
-    where the page itself begins with a quotation that asks.
+    Most exercises of the page must do so, and none of them may label its solution. On a page without exercises, the
+    page itself must begin with a quotation that asks.
     """
     blank = Label(Part.PROBLEM, "", "", rule="none")
     if not pairs:

@@ -1,8 +1,8 @@
 """Recognises the words with which pages label exercises, solutions, answers and hints, and a site's own short texts.
 
-A label is a whole block ("Show Solution", "Q12", "Exercise 3.") or the beginning of one, set off by emphasis, a colon,
-a full stop or a number ("Answer: 7", "Q12. Compute 3+4"). page_labels.py decides what a label means in its context
-(a key at the page's end, a list that is merely numbered).
+A label is a whole block ("Show Solution", "Q12", "Exercise 3.") or the beginning of one ("Answer: 7", "Q12. Compute
+3+4"). At a beginning it is set off by emphasis, a colon, a full stop or a number. page_labels.py decides what a label
+means in its context (a key at the page's end, a list that is merely numbered).
 
 The words: English with the phrases around them, other languages by their nouns. Accents may be missing, as on old pages
 ("Losung", "Solucion"). Other words of a language around the noun ("Lösung anzeigen", "Ver solución") are a short list

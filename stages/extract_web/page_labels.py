@@ -6,8 +6,8 @@
 2. Numbers at the beginning of blocks, and runs of them: for pages that label only with numbers.
 3. Instructions that several exercises share: "For the following exercises, solve for x."
 4. `find_sections`: the blocks that each label governs. A labelled part is the box that its label opens, when the page's
-   nesting shows one: the largest container that begins with the label and contains no second exercise. On a flat page
-   it ends at the next exercise, or at a heading of the label's rank or above.
+   nesting shows one. That is the largest container that begins with the label and contains no second exercise. On a
+   flat page it ends at the next exercise, or at a heading of the label's rank or above.
 """
 
 from __future__ import annotations

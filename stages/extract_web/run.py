@@ -1,4 +1,4 @@
-"""The stage: from a page table, or a folder of shards, to candidates, drops and metrics."""
+"""Runs the stage `extract_web`: reads a page table, or a folder of shards; writes candidates, drops and metrics."""
 
 from __future__ import annotations
 

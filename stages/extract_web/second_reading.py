@@ -1,8 +1,8 @@
-"""Pages that the rules could not read, or only with little confidence, are read again by a model.
+"""Reads pages again with a model, where the rules found nothing or had little confidence.
 
 Source: "MAmmoTH2: Scaling Instructions from the Web" (arXiv 2405.03548), whose WebInstruct has a model extract pairs of
-question and answer from pages. Deviations: 1. the model names spans, and a row contains the page's own text; there
-is no refinement, which would add text that no page has; 2. rules read first; 3. the prompt's wording is ours.
+question and answer from pages. Deviations: 1. The model names spans, and a row contains the page's text. There is no
+refinement, because it would add text that no page has. 2. Rules read first. 3. The prompt's wording is ours.
 
 A page is shown in windows. An answer is hostile: it is the output of a model that has read a hostile page. An answer
 can only point at parts of that page. If one part does not exist, the whole exercise is rejected, with a reason.
@@ -134,7 +134,7 @@ def _read_batch(
     refused: list[dict[str, str]] = []
 
     def read(function: Callable[..., Any], requests: dict[int, dict[str, Any]]) -> Iterator[tuple[int, Any]]:
-        """Returns the function's result for each page, by its place; a page that its process failed on is refused."""
+        """Returns the function's result for each page, by its place. A page whose process failed is rejected."""
         answers = in_readers(function, list(requests.values()), limits, params.engine.processes)
         for place, (value, reason, detail) in zip(requests, answers, strict=True):
             if reason:
@@ -248,7 +248,7 @@ def model_candidates(
     """Returns the rows of a page, and the refusals: `Refusal` as a mapping.
 
     `known` are problems that the rules found on the page and are sure of. A problem that contains, or is contained in,
-    a known one is refused as `known_to_rules`. `precision` is the confidence of a row that fails no check.
+    a known one is rejected as `known_to_rules`. `precision` is the confidence of a row that fails no check.
     """
     certain = [_words(problem) for problem in known]
     exercises, refused = [], []
@@ -279,7 +279,7 @@ RULE = "model"
 """`Exercise.rule` of the model's exercises."""
 MAX_EXERCISES = 100
 """Most exercises of one answer; later ones are not read."""
-# Models number the fields, quote them and set them in bold, whatever the request says.
+# Models number the fields, quote them and set them in bold, even if the request does not say so.
 _FIELD = re.compile(r"[\s>*_#\d.)-]{0,12}(PROBLEM|SOLUTION|ANSWER)\s?\d{0,3}[*_]{0,2}\s?:[*_]{0,2}(.*)")
 _ELLIPSIS = re.compile(r"\s*(?:\[?\.\.\.\]?|…)\s*")
 _LETTER = re.compile(r"\w")

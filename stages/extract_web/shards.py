@@ -1,8 +1,8 @@
-"""Pages to rows: Parquet shards, each read in a separate process, on this machine or with Ray.
+"""Extracts rows from Parquet shards of pages, each in a separate process, on this machine or with Ray.
 
 A folder of shards is used as it is; a page table is cut into shards. Each shard gets a new process with limits on
-computing time and memory, and its pages get another one. Neither is forked: a fork would inherit the locks that this
-process's threads hold, and its address space would count against the limit before the first page is read.
+computing time and memory, and its pages get another one. Neither is forked. A fork would inherit the locks that this
+process's threads hold. Its address space would also count against the limit before the first page is read.
 
 Runs are resumable, and an unreadable shard is reported. Candidates, drops and metrics of a shard are kept in the work
 folder. Their names contain the hash of the shard, of the parameters, of this package's code and of the stage's
@@ -256,8 +256,11 @@ def run_in_processes(
 
 
 def extract_shard(pages: str, outputs: Sequence[str], params: Mapping[str, Any]) -> tuple[str, bool]:
-    """Writes candidates, drops and metrics of a shard; returns why it failed ("": it did not), and whether that is a
-    fault of the file (such as not being a page table), and so the same at every attempt."""
+    """Writes candidates, drops and metrics of a shard.
+
+    Returns why it failed ("": it did not), and whether the fault is in the file (such as not being a page table). Such
+    a fault is the same at every attempt.
+    """
     candidates, dropped, metrics = map(Path, outputs)
     try:
         frame = read_table(Path(pages), PAGE)

@@ -57,7 +57,7 @@ class PolicyModel(StrictParams):
     @model_validator(mode="after")
     def _is_not_made_here(self) -> PolicyModel:
         if "data/policies" in self.folder:
-            raise ValueError("a folder under data/policies is made by this graph: copy it elsewhere and name the copy")
+            raise ValueError("a folder under data/policies is made by this graph: name a copy in another folder")
         return self
 
 
@@ -67,8 +67,8 @@ class ModelMethod(StrictParams):
     kind: Literal["model"]
     model: Annotated[PolicyModel | AddressModel, Field(discriminator="kind")]
     confidence: float = Field(gt=0, le=0.9)
-    """Confidence of a model's row before its checks: the share of correct rows on pages whose pairs are known. 0.5 if
-    this model was not measured, which is below the `min_confidence` of recipes that train on the rows."""
+    """Confidence of a model's row before its checks: the share of correct rows on pages whose pairs are known. Use 0.5
+    for a model that was not measured. This is below the `min_confidence` of recipes that train on the rows."""
     window_characters: int = Field(ge=200)
     """Characters of a page in one window; an exercise across a window's end is lost."""
     max_windows: int = Field(ge=1)

@@ -1,4 +1,4 @@
-"""From candidates to trusted problems: rules on each row, duplicates, benchmarks, agreement with a policy.
+"""Filters candidates into trusted problems: rules on each row, duplicates, benchmarks, agreement with a policy.
 
 Each rule checks one exercise and returns its objection, or None. Its name in `RULES` is the counted reason; its
 return value goes into the table of dropped rows.
@@ -407,9 +407,10 @@ def proof_or_opinion(row: Candidate) -> str | None:
 
 
 def copy_is_correct(row: Candidate) -> str | None:
-    """A formula of the problem, repeated as the answer, would be judged correct: another form of it is asked for.
+    """Finds a formula of the problem that, repeated as the answer, would be judged correct.
 
-    Only by the verifier's rules; cases that only math-verify could recognise pass.
+    Such a problem asks for another form of the formula. Only the verifier's rules judge; a copy that only math-verify
+    could recognise passes.
     """
     # 22% of the web rows were such exercises when the rule was written.
     for formula in map(str.strip, _MATHS.findall(row.problem)):

@@ -38,12 +38,12 @@ class FilterRules(StrictParams):
     multi_part: bool
     """Drop exercises that ask several questions or offer choices in a list."""
     refers_to_figure_or_other: bool
-    """Drop exercises that cannot be understood from their own text."""
+    """Drop exercises that cannot be understood from their text alone."""
     proof_or_opinion: bool
     """Drop exercises that ask for a proof, an explanation, a drawing or an opinion."""
     copy_is_correct: bool
-    """Drop exercises that a copy of their own formula answers (simplify, factor, expand): the verifier checks only
-    whether two expressions are equal, so a copy would earn a reward. Off where the rows are only demonstrations."""
+    """Drop exercises that a copy of their formula answers (simplify, factor, expand). The verifier checks only whether
+    two expressions are equal, so a copy would earn a reward. Off where the rows are only demonstrations."""
     too_long: LengthLimits | None
     """Drop longer texts; null keeps all lengths."""
     wrong_language: bool

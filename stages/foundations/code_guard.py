@@ -67,7 +67,7 @@ class CodeGuard(importlib.abc.MetaPathFinder):
         self._is_reading = True
         try:
             # Imported here, because it costs a worker time and memory: signatures usually agree.
-            from stages.foundations.fingerprints import read_source
+            from stages.foundations.definitions import read_source
 
             return read_source(file, package).sha256
         finally:

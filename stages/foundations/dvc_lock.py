@@ -56,7 +56,7 @@ LockedStages = Mapping[str, LockedStage]
 
 
 def run_key(name: str, deps: Mapping[str, str], params: Mapping[str, Any]) -> str:
-    """Returns the identity of a run: equal for equal stages wherever they ran.
+    """Returns the identity of a run, which is equal for equal stages on any machine.
 
     A stage knows it before it starts, and DVC writes the same name, hashes and parameters into `dvc.lock` at its end.
     The command is left out: it may contain paths of a machine.
@@ -140,7 +140,7 @@ def stages_behind(entries: LockedStages, targets: Iterable[str]) -> list[str]:
             return
         # A dvc.lock that was merged by hand may have a circle, and the recursion would never end.
         if name in open_ones:
-            raise UserError(f"dvc.lock goes round in a circle at {name}: run `dvc repro`")
+            raise UserError(f"dvc.lock has a cycle at {name}: run `dvc repro`")
         open_ones.add(name)
         for path in entries[name].deps:
             for maker in makers_of(entries, path):

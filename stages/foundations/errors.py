@@ -1,8 +1,9 @@
 """Messages in place of tracebacks: `UserError`, and GPU failures in one sentence with what to do.
 
-GPU failures are recognised by the libraries' words, because no type distinguishes them: torch 2.13
-(c10/cuda/CUDACachingAllocator.cpp, c10/cuda/CUDAFunctions.cpp, ProcessGroupNCCL.cpp, TCPStore.cpp), the names of NCCL's
-results, and vLLM 0.26 to 0.32 (v1/worker/utils.py, v1/core/kv_cache_utils.py, v1/worker/gpu_worker.py).
+GPU failures are recognised by the libraries' words, because no type distinguishes them. Sources of the words:
+- torch 2.13: c10/cuda/CUDACachingAllocator.cpp, c10/cuda/CUDAFunctions.cpp, ProcessGroupNCCL.cpp, TCPStore.cpp;
+- NCCL: the names of its results;
+- vLLM 0.26 to 0.32: v1/worker/utils.py, v1/core/kv_cache_utils.py, v1/worker/gpu_worker.py.
 
 Standard library only: every process of the project imports this module first.
 """
@@ -19,22 +20,22 @@ class UserError(Exception):
 
 
 _SMALLER = "lower trainer.micro_batch_tokens or sampler.memory_fraction (`retrace plan` says what fits)"
-_ALONE = "end what else is on the card (`nvidia-smi` names it), or give each run GPUs of its own (CUDA_VISIBLE_DEVICES)"
+_ALONE = "end other processes on the card (`nvidia-smi` lists them), or give each run other GPUs (CUDA_VISIBLE_DEVICES)"
 # The first that matches counts. NCCL also reports `NCCL error` where two ranks share one GPU, so that case comes first.
 _FAILURES = (
     (
         r"Duplicate GPU detected",
-        "two ranks were given one GPU: set launch.gpus_per_node to the number of GPUs (`nvidia-smi -L`), and see "
-        "that no rank has CUDA_VISIBLE_DEVICES of its own",
+        "two ranks were given one GPU: set launch.gpus_per_node to the number of GPUs (`nvidia-smi -L`), and "
+        "check that CUDA_VISIBLE_DEVICES is the same for all ranks of a node",
     ),
     (
         r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|connectFullMesh failed",
         "the ranks cannot reach each other: name the network between the nodes in NCCL_SOCKET_IFNAME and "
-        "GLOO_SOCKET_IFNAME (`ip addr`), open it for the nodes, and NCCL_DEBUG=INFO tells more",
+        "GLOO_SOCKET_IFNAME (`ip addr`), and open it for the nodes. NCCL_DEBUG=INFO shows details",
     ),
     (
         r"client socket has timed out|waiting for clients",
-        "not all ranks found the first one: see that every node has started and reaches that address "
+        "not all ranks found the first one: check that every node has started and reaches that address "
         "(launch.command.port)",
     ),
     (
@@ -52,7 +53,7 @@ _ADVICE = r"[. ]*(?:\n| (?:Process \d|Including|Of the allocated|Please|See|Decr
 
 
 def gpu_failure(error: BaseException) -> str:
-    """What is wrong with a GPU or between GPUs, and what to do, if the error or its cause says so; else empty."""
+    """Returns the fault of a GPU or between GPUs, and the remedy, if the error or its cause names one; else empty."""
     for text in _texts(error):
         advice = _too_old(text) or _out_of_memory(text)
         advice = advice or next((remedy for words, remedy in _FAILURES if re.search(words, text)), "")
@@ -85,7 +86,7 @@ def _too_old(text: str) -> str:
     # CUDA writes 12.8 as 12080: 1000 times the major version and 10 times the minor one.
     known = f"{int(match[1]) // 1000}.{int(match[1]) % 1000 // 10}"
     return (
-        f"the NVIDIA driver knows CUDA {known} and nothing newer, and torch is a build{build}: update the driver, or "
+        f"the NVIDIA driver supports CUDA up to {known}, but torch is a build{build}: update the driver, or "
         f"delete .venv and `make set-up` with an index that has builds for CUDA {known}"
     )
 

@@ -57,9 +57,9 @@ def write_json(path: Path, content: Any) -> None:
 
 # DVC makes a column of every number in the files that dvc.yaml calls `metrics`. So these contain only a few numbers.
 HEADLINE_COLUMNS = frozenset(["kept", "loss", "accuracy", "score", "low", "high", "tokens"])
-"""The columns of `dvc metrics show`: few and short, or the table becomes wider than a screen. Rows kept by a data
-stage, validation loss, share of correct rollouts in a round's last step, score on a benchmark with its 95% interval,
-and mean tokens of a response."""
+"""The columns of `dvc metrics show`: few and short, or the table becomes wider than a screen. They are the rows kept by
+a data stage, the validation loss, and the share of correct rollouts in a round's last step. For a benchmark they are
+the score with its 95% interval, and the mean tokens of a response."""
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float], headlines: Mapping[Path, Mapping[str, str]] = {}) -> None:
@@ -247,9 +247,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                     and (first := seen.setdefault((key.tag, key.value), key)) is not key
                 ):
                     raise yaml.constructor.ConstructorError(
-                        f"the key `{key.value}` stands here first",
+                        f"the key `{key.value}` is here",
                         first.start_mark,
-                        "and is here a second time: remove one",
+                        "and here a second time: remove one",
                         key.start_mark,
                     )
             node.has_different_keys = True  # merged in, the keys of `<<` may repeat those of the mapping

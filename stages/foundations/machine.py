@@ -69,7 +69,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UserError(f"{settings} is no YAML ({error}): it holds one line, `mirror: FOLDER`") from None
         if not isinstance(content, dict) or not isinstance(content.get("mirror"), str) or len(content) > 1:
-            raise UserError(f"{settings} holds {content!r}, but it may hold `mirror: FOLDER` and nothing else")
+            raise UserError(f"{settings} holds {content!r}, but it may only hold `mirror: FOLDER`")
         # An absolute path stays as it is: `/` of pathlib drops what comes before one.
         return _folder(root / content["mirror"], f"`mirror` in {settings}")
     beside = root / MIRROR_BESIDE
@@ -78,7 +78,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
 
 def _folder(folder: Path, setting: str) -> Path:
     if not folder.is_dir():
-        raise UserError(f"{setting} names {folder}, which is no folder here: correct it, or take it away")
+        raise UserError(f"{setting} names {folder}, which is no folder here: correct it, or remove it")
     return folder.absolute()
 
 

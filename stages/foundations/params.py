@@ -173,7 +173,7 @@ class TextFrame(StrictParams):
 
 
 class ChatFrame(StrictParams):
-    """What the chat template writes around a message of a tool."""
+    """The text that the chat template writes around a message of a tool."""
 
     kind: Literal["chat"]
 
@@ -201,7 +201,7 @@ class ToolsEnvironment(_Environment):
 
     kind: Literal["tools"]
     tools: dict[str, Tool]
-    """By the name that the policy uses. Empty: every call is refused (the control without tools)."""
+    """By the name that the policy uses. Empty: every call is rejected (the control without tools)."""
     calls: Annotated[MarkedCalls | TaggedCalls, Field(discriminator="kind")]
 
 
@@ -246,7 +246,7 @@ class ReasoningGymEnvironment(_Environment):
 
 
 class VerifiersEnvironment(_Environment):
-    """An environment of package verifiers, which runs in a virtual environment of its own."""
+    """An environment of package verifiers, which runs in a separate virtual environment."""
 
     kind: Literal["verifiers"]
     python: str
@@ -267,12 +267,13 @@ def _is_absent(value: Any) -> bool:
 
 
 class ForcedEnd(StrictParams):
-    """Asks a policy that thinks for too long for its answer: `text` is appended, and it goes on from there."""
+    """Ends the thinking of a policy that thinks for too long: `text` is appended, and the policy continues from
+    there."""
 
     kind: Literal["phrase"]
     thinking_tokens: tuple[Annotated[int, Field(ge=1)], int]
-    """Smallest and largest budget, of which each response gets one by its seed (ScaleRL: 10,240 and 12,288). What is
-    left of the limit on response tokens is for the answer."""
+    """Smallest and largest budget, of which each response gets one by its seed (ScaleRL: 10,240 and 12,288). The rest
+    of the limit on response tokens is for the answer."""
     mark: str = Field(min_length=1)
     """A response that has this text is not thinking any more (`</think>`)."""
     text: str = Field(min_length=1)

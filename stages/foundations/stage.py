@@ -268,9 +268,9 @@ def over_turns(part: Sampling, environment: Any, keeps_prefixes: bool) -> tuple[
         read = (turns - 1) * (part.prompt_tokens + (part.lengths.mean + observed) / 2)
         reading = "reads the prompt and earlier turns again for each turn"
     sentence = (
-        f"prompt.environment: {turns:g} turns a response, the middle of 1 to {environment.max_turns}, and observations "
-        f"of {environment.max_observation_tokens} tokens, the most allowed, as far as the limit of a response admits "
-        f"them; the sampler {reading}; waiting for the environment is not counted"
+        f"prompt.environment: {turns:g} turns a response, the middle of 1 to {environment.max_turns}; observations of "
+        f"{environment.max_observation_tokens} tokens, the largest allowed, up to the limit of a response; "
+        f"the sampler {reading}; waiting for the environment is not counted"
     )
     return replace(part, observed=observed, read_between=read), (sentence,)
 

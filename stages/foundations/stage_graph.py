@@ -164,8 +164,8 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
 def make_shared_folders(root: Path) -> None:
     """Creates missing ones, and `custom`: a folder does not exist if the branch that writes into it is left out.
 
-    DVC warns of each dependency that is an empty folder, so an empty one gets the file `.keep`, provided that
-    .dvcignore excludes that file from the folder's hash. UserError when params.yaml is not YAML.
+    DVC warns of each dependency that is an empty folder. So an empty one gets the file `.keep`, if .dvcignore excludes
+    that file from the folder's hash. UserError when params.yaml is not YAML.
     """
     params, ignored = root / "params.yaml", root / ".dvcignore"
     # Otherwise `.keep` would be part of the folder's hash, and re-run the stages that depend on it.

@@ -399,7 +399,7 @@ PROMPT_ANNOTATION = TableSchema(
         "problems": pyarrow.list_(TEXT),
     },
 )
-"""What an annotator said of a task's prompt, before rating its images; an empty category was not chosen."""
+"""An annotator's statements on a task's prompt, before rating its images; an empty category was not chosen."""
 RATING = TableSchema(
     "rating",
     {

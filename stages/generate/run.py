@@ -1,7 +1,7 @@
 """Generates pictures in pieces, so that a killed run resumes after the last finished piece.
 
 A picture's noise comes from a seed of only its prompt and its number. So two generators start the same prompt from the
-same noise, and no picture depends on which others are generated (except for the order of float sums in a batch).
+same noise. No picture depends on which others are generated, except for the order of float sums in a batch.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def judged_texts(rows: pandas.DataFrame) -> list[str]:
 def judge_by_function(rows: pandas.DataFrame, function: CustomFunction, limits: VerifierParams) -> list[Judgement]:
     """A judgement for each row of a response table. A fault of the function is `crashed`, its sentence the reason.
 
-    `extracted` is what the rules find in the response: majority votes tell wrong answers apart by it.
+    `extracted` is what the rules find in the response: majority votes distinguish wrong answers by it.
     """
     path, judgements = f"{function.params.file}: {function.params.name}", []
     records = rows.drop(columns=[*EPISODE], errors="ignore").to_dict("records")
@@ -95,7 +95,7 @@ _ROWS_AT_ONCE = 1_000
 def judge_responses(
     responses: pandas.DataFrame, judge: Callable[[pandas.DataFrame], list[Judgement]]
 ) -> pandas.DataFrame:
-    """The verdict table of a response table, in its row order. What an environment has decided, it has decided."""
+    """The verdict table of a response table, in its row order. Decisions of an environment are final."""
     judgements = []
     starts = range(0, len(responses), _ROWS_AT_ONCE)
     for start in progress(starts, label="grade", unit=f"x {_ROWS_AT_ONCE} responses"):

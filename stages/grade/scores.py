@@ -69,7 +69,7 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
             # `ABOUT.contradictions` compares the sections; the responses may still be those of another setting.
             if k > samples:
                 raise UserError(
-                    f"grade.pass_at_k asks for {k} samples of a problem, the responses have {samples}: "
+                    f"grade.pass_at_k needs {k} samples of a problem, but the responses have {samples}: "
                     "lower it, or raise the number of samples in section `respond`"
                 )
             per_problem[f"pass_at_{k}"] = numpy.asarray(pass_at_k(samples, correct, k)).tolist()
@@ -137,7 +137,7 @@ def _descriptions(rows: pandas.DataFrame, keywords: Sequence[str]) -> dict[str, 
     """Sizes, lengths, undecided shares, and the emergence measures of "Demystifying Long CoT" (section 5).
 
     Lengths, emergence, and the shares of problems that every response or none solves, are those of the sampled
-    responses, or of the greedy ones where there are no others.
+    responses. Where there are none, they are those of the greedy ones.
     """
     described = _described(rows)
     verdict, solved = rows["verdict"], described.groupby("problem_id")["is_correct"].mean()

@@ -1,4 +1,4 @@
-"""What stage `grade` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `grade`, and its description for other modules."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DESCRIPTIONS = (
     "branching_frequency",
     "coding_rate",
 )
-"""What the stage says of a benchmark beside its accuracies; rates of keywords are named by the parameters."""
+"""The metrics of a benchmark beside its accuracies; rates of keywords are named by the parameters."""
 
 
 def _contradictions(sections: Sections) -> list[str]:
@@ -91,4 +91,4 @@ TRIALS = (
     "wrong_trial_fraction",
     "false_claim_fraction",
 )
-"""What the stage says besides of a benchmark of the task family "digits"."""
+"""Further metrics of a benchmark of the task family "digits"."""

@@ -1,4 +1,4 @@
-"""The images of a round: those of generators, then those of the foreign list; each once, safely decoded."""
+"""Gathers the images of a round: those of generators, then those of the foreign list; each once, safely decoded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def main(job: Job) -> None:
 AT_ONCE = 64
 """Images that are in memory at a time."""
 Entry = dict[str, Any]
-"""Facts about an image, `content` (bytes) or None, and `reason` and `detail` where it is refused already."""
+"""Facts about an image, `content` (bytes) or None, and `reason` and `detail` if it is already rejected."""
 
 
 def generated_entries(folder: Path) -> Iterator[Entry]:
@@ -171,7 +171,7 @@ class DecodedImage:
     form: str = ""
     """png, jpeg or webp, by the content."""
     changes: tuple[str, ...] = ()
-    """What was not plain RGB before (`decoding.decode`)."""
+    """Images that were not plain RGB before (`decoding.decode`)."""
     reason: str = ""
     detail: str = ""
 

@@ -103,9 +103,9 @@ def storage_failure(error: BaseException) -> str:
     if code in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in text:
         return f"no disk space left at {where}: free some and run again, finished work is kept"
     if code == errno.EFBIG or os.strerror(errno.EFBIG) in text:
-        return f"a file at {where} may grow no further: raise the limit (`ulimit -f`) and run again"
+        return f"a file at {where} has reached the size limit: raise the limit (`ulimit -f`) and run again"
     if code == errno.EROFS or os.strerror(errno.EROFS) in text:
-        return f"{where} lies on a read-only file system: mount it for writing, or run in a copy of the project"
+        return f"{where} is on a read-only file system: mount it for writing, or run in a copy of the project"
     if code in (errno.EACCES, errno.EPERM) and isinstance(error, OSError):
         return f"{where} may not be written or read by this user: change its permissions (chmod, chown)"
     if code in (errno.EEXIST, errno.ENOTDIR) and isinstance(error, OSError):

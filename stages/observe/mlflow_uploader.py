@@ -1,10 +1,10 @@
 """Carries a stage's tracking log to MLflow, in a process beside the stage, and keeps the logs of finished runs.
 
 The log (tracking.py writes it) is a sequence of JSON lines: `start` opens or continues an MLflow run, `values`
-are points of curves, `end` closes the run. It goes to the present tracking address, which is not in the log, because
-an address may contain a password. The delivered offset is stored beside it, so any later process can continue. When
-all is delivered and the run is finished, both files are removed. The stage's end is the end of standard input: if the
-log then lacks its `end`, the stage was killed.
+are points of curves, `end` closes the run. It is sent to the current tracking address. The address is not in the log,
+because it may contain a password. The delivered offset is stored beside it, so any later process can continue. When all
+is delivered and the run is finished, both files are removed. The stage's end is the end of standard input: if the log
+then lacks its `end`, the stage was killed.
 
 A finished log is kept as `state/runs/<start in ms>-<first 16 digits of the stage hash>.jsonl.gz`, so that another
 database can be filled from it. Its first line has the run's tags, then follows the log as the stage wrote it: about
@@ -74,7 +74,7 @@ class Delivery:
         try:
             while batch := self._next_batch():
                 self._send(*batch)
-        except Refused as error:  # the same request would always be refused
+        except Refused as error:  # the same request would always be rejected
             self._drop(batch, _first_line(error))
             return self.deliver()
         except Exception as error:  # MLflow, its database, the network: keep the lines, try again later
@@ -151,7 +151,7 @@ class Delivery:
         return without_password(tracking_uri())
 
     def _drop(self, batch: tuple[list[dict[str, Any]], int], reason: str) -> None:
-        self.error = f"MLflow refuses {batch[0][0]['kind']} of this run: {reason}"
+        self.error = f"MLflow rejects {batch[0][0]['kind']} of this run: {reason}"
         self._advance(batch[1], refused=self.state["refused"] + len(batch[0]))
 
     def _advance(self, offset: int, **changes: Any) -> None:

@@ -1,4 +1,4 @@
-"""Imports of torch and transformers in two thirds of their time; those of MLflow and Prefect also gain.
+"""Makes imports of torch and transformers take two thirds of their time; those of MLflow and Prefect also gain.
 
     with quick_imports():
         from stages.sft.run import main

@@ -221,7 +221,7 @@ def _require_answer(uri: str) -> None:
     except urllib.error.HTTPError as error:
         if error.code == 401:
             raise UserError(
-                f"the MLflow server at {without_password(uri)} refuses the login: correct MLFLOW_TRACKING_USERNAME "
+                f"the MLflow server at {without_password(uri)} rejects the login: correct MLFLOW_TRACKING_USERNAME "
                 "and MLFLOW_TRACKING_PASSWORD, or the login in MLFLOW_TRACKING_URI"
             ) from None
         # Any answer is enough: a proxy in front of MLflow may not know /health.

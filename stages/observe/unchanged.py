@@ -171,7 +171,7 @@ def _tell_other_libraries(code: Mapping[str, str]) -> None:
 
 
 class _Files:
-    """Files, and folders of files, in their present state; tells which have changed since.
+    """Files, and folders of files, in their present state. Reports which have changed since.
 
     A changed signature without a write, but with new attributes (`touch`, `chmod`), is not a change. Where writes
     cannot be watched it is one: outside Linux, beyond the kernel's limits, and in writes of other machines.

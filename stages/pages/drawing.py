@@ -1,7 +1,8 @@
 """Plots as inline SVG, from data: `lines`, `bars` and `intervals`; all of them use `draw`.
 
-Equal data gives equal bytes, and colours follow the page's light or dark theme. matplotlib knows no CSS, so plots are
-drawn in the stand-in colours below, which become the page's variables. Text stays text, in the page's font.
+Equal data gives equal bytes, and colours follow the page's light or dark theme. matplotlib has no CSS variables, so
+plots are drawn in the stand-in colours below. These are then replaced by the page's variables. Text stays text, in the
+page's font.
 """
 
 from __future__ import annotations

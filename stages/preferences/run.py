@@ -1,4 +1,4 @@
-"""Annotations to preferences: judges annotators, keeps rankings, makes pairs of images, splits them by prompt.
+"""Turns annotations into preferences: judges annotators, keeps rankings, makes pairs of images, splits them by prompt.
 
 Quality control measures every annotator in four ways, and keeps or drops the annotator with the reasons:
 
@@ -149,7 +149,7 @@ def splits_of(prompts: pandas.DataFrame, validation_fraction: float, seed: int) 
     """Returns prompt id -> train, validation or test. A hash of the id moves a share of the train prompts to
     validation.
 
-    So all pairs of a prompt are in one split, in every round, whatever other prompts there are.
+    So all pairs of a prompt are in one split, in every round, independent of other prompts.
     """
     splits = {}
     for prompt_id, split in zip(prompts["prompt_id"], prompts["split"], strict=True):
@@ -195,8 +195,8 @@ def count_ties(rankings: Sequence[Row]) -> int:
 def vote_measures(rankings: Sequence[Row]) -> dict[str, float]:
     """For rankings of two images by anonymous voters: how well votes can be predicted at all.
 
-    `ceiling`: share of the votes, by weight, for the preferred image of each pair: no scorer can agree with
-    more of them, because it gives a pair one order. `agreement_of_two`: the chance that two voters of one task agree.
+    `ceiling`: share of the votes, by weight, for the preferred image of each pair. No scorer can agree with more of
+    them, because it gives a pair one order. `agreement_of_two`: the chance that two voters of one task agree.
     `circular_triads`: A over B over C over A, by majority of all votes of a prompt; their pairs are kept.
     """
     by_task: dict[str, Counter[str]] = defaultdict(Counter)

@@ -15,7 +15,7 @@ class AnnotatorRules(StrictParams):
     min_pairs: int = Field(ge=1)
     """With fewer pairs of images a measure does not count."""
     min_agreement_over_chance: float = Field(ge=0, le=1)
-    """Agreement with others beyond chance (0.5), as a share of the median annotator's: so a panel with a hard task is
+    """Agreement with others beyond chance (0.5), as a share of the median annotator's. So a panel with a hard task is
     not judged as if the task were easy."""
     min_consistency: float = Field(ge=0, le=1)
     """Share of pairs in which the ranks do not contradict the annotator's own overall ratings."""

@@ -1,7 +1,7 @@
 """Feedback by a reward model's gradient, and by preferred images. Each kind makes micro-batches and a loss.
 
 `RewardGradient` generates pictures, scores them, and lets the gradient flow back into the denoiser. `PreferredImages`
-is Diffusion-DPO on the pairs that the reward model learns from; both images of a pair get the same noise and the same
+is Diffusion-DPO on the pairs that the reward model learns from. Both images of a pair get the same noise and the same
 timestep, as in the released code.
 """
 
@@ -106,8 +106,8 @@ class RewardGradient(Feedback):
         first, position = update * self.params.batch_images, 0
         prompts = [in_turn(self.prompts, first + one, *self.stream, "prompts") for one in positions]
         if isinstance(self.feedback, ReflFeedback):
-            # Each micro-batch of an update has a position of its own, as in ReFL's code: its gradient then averages
-            # over the window. The first one has the stream of a recipe with one micro-batch.
+            # Each micro-batch of an update has another position, as in ReFL's code. The gradient then averages over the
+            # window. The first one has the stream of a recipe with one micro-batch.
             stream = [*self.stream, "position", update, *filter(None, positions[:1])]
             position = random.Random(derive_seed(*stream)).randint(*self.feedback.window)
         noise = self.generator.noise([derive_seed(*self.stream, update, one) for one in positions])
@@ -162,8 +162,8 @@ class PreferredImages(Feedback):
         self.pairs = [pair for pair in pairs if self.pictures.keys() >= set(pair)]
         if not self.pairs:
             raise UserError(
-                f"of {len(pairs)} training pairs in {preferences} no images lie in {pool}: loosen the rules of section "
-                "`preferences`, or run `dvc repro`, which makes both of one pool"
+                f"{pool} has the images of none of the {len(pairs)} training pairs in {preferences}: loosen the rules "
+                "of section `preferences`, or run `dvc repro`, which makes both from one pool"
             )
         left_out = len(pairs) - len(self.pairs)
         self.figures = {"rows/in": len(pairs), "rows/kept": len(self.pairs), "dropped/image_missing": left_out}

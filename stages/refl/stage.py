@@ -162,7 +162,7 @@ class ReflParams(OptimizationParams):
             first, last = feedback.window
             if not 0 <= first <= last < self.sampling_steps:
                 raise ValueError(
-                    f"feedback.window [{first}, {last}] must lie in 0..{self.sampling_steps - 1}, the positions of "
+                    f"feedback.window [{first}, {last}] must be in 0..{self.sampling_steps - 1}, the positions of "
                     "sampling_steps"
                 )
         if isinstance(feedback, DraftFeedback) and feedback.gradient_steps > self.sampling_steps:

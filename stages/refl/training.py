@@ -1,4 +1,4 @@
-"""The updates of a round: feedback and pre-training loss together, a moving average, the curve, the choice by it.
+"""Trains a round of reward feedback: feedback and pre-training loss, a moving average, the curve, and the choice by it.
 
 Every batch depends only on the seed and the update, so a resumed run sees the same batches as an uninterrupted one.
 The images of the pre-training loss come from elsewhere: the trained generator made none of them. `GradientNorms`

@@ -54,7 +54,7 @@ class Inputs:
     cards: list[Card]
     """A card for each table of the data stages."""
     contamination: dict[str, pandas.DataFrame]
-    """Contamination found by each stage: rows with the benchmark problems that they match."""
+    """Contamination that each stage found: rows with the benchmark problems that they match."""
     duplicates: pandas.DataFrame | None
     revisions: dict[str, str]
     """Version of each source that the parameter file pins."""

@@ -1,4 +1,4 @@
-"""Learns preferences: batches of groups, a validation after each epoch, the best epoch's weights.
+"""Trains the reward model on preferences: batches of groups, a validation after each epoch, the best epoch's weights.
 
 A group is one prompt: its pictures once each, the pairs among them, and people's ratings. A reward head on top of the
 base scorer learns, with the first layers frozen. Source: ImageReward (arXiv 2304.05977, section 3.1 and appendix B;
@@ -6,7 +6,7 @@ code at c1392c6d).
 
 Deviations from it:
 1. `fan_in` as the head's initialisation. The released one, N(0, 1/769) over five linear layers, gives gradients below
-   Adam's epsilon: at a learning rate of 1e-5 the loss stays at 0.69315 for hundreds of steps (ImageReward#45).
+   Adam's epsilon. At a learning rate of 1e-5 the loss stays at 0.69315 for hundreds of steps (ImageReward#45).
 2. Whole layers are frozen. In ImageReward, freezing 70% stops inside the layer after the last one.
 3. Dropout comes from the batch's seed, so that a resumed run repeats it.
 4. Ratings may be learnt beside the ranking, from the same state, by a head that is not saved.
@@ -390,7 +390,7 @@ def add_reward_head(
                 mine.copy_(MATCHING_SCALE * (matching[1:] - matching[:1]))
     for layer in head:
         if isinstance(layer, nn.Linear) and initialisation != "matching":
-            # The released code gives every layer the first one's width, whatever its real width is.
+            # The released code initialises every layer as if it had the first one's width.
             spread = layer.in_features**-0.5 if initialisation == "fan_in" else 1 / (width + 1)
             nn.init.normal_(layer.weight, std=spread, generator=generator)
             nn.init.zeros_(layer.bias)
@@ -416,7 +416,7 @@ def freeze(scorer: ImageScorer, fraction: float) -> None:
 
 
 def reward_outputs(learner: nn.Module, batch: RewardBatch) -> RewardOutputs:
-    """Returns rewards and ratings; each picture is encoded once, whatever number of pairs it is in."""
+    """Returns rewards and ratings; each picture is encoded once, even if it is in many pairs."""
     assert isinstance(learner, RewardLearner)
     scorer = learner.scorer
     with _dropout_of(batch.seed, batch.images.device):

@@ -18,7 +18,7 @@ from stages.engines.policies.packing import ResponseBatch
 from stages.engines.trainers.protocol import LossFunction, Trainer, Update
 from stages.rl_round.losses import loss_divisor
 from stages.rl_round.params import RlParams
-from stages.rl_round.samples import StepPlan, TrainingSamples, make_micro_batches
+from stages.rl_round.samples import TrainingSamples
 
 FOLDER = "critic"
 """In a checkpoint's folder."""
@@ -41,18 +41,6 @@ def value_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
     return loss
 
 
-def update_critic(
-    samples: TrainingSamples, plan: StepPlan, params: RlParams, learning_rate_scale: float, critic: Trainer
-) -> list[Update]:
-    """Makes one pass over `samples` in the plan's optimizer updates; see `update_policy`."""
-    updates = []
-    for planned in plan.updates:
-        minibatch = samples.select(planned.samples)
-        batches = make_micro_batches(minibatch, planned.micro_batches[critic.rank], params)
-        updates.append(critic.update(batches, value_loss(minibatch, params), learning_rate_scale))
-    return updates
-
-
 def summarise_critic(updates: Sequence[Update]) -> dict[str, float]:
     """Returns means over a step's updates; empty without updates.
 
@@ -61,10 +49,11 @@ def summarise_critic(updates: Sequence[Update]) -> dict[str, float]:
     """
     if not updates:
         return {}
+    count = len(updates)
     return {
-        "critic/loss": sum(update.loss for update in updates) / len(updates),
-        "critic/clip_fraction": sum(update.diagnostics["critic/clip_fraction"] for update in updates) / len(updates),
-        "critic/gradient_norm": sum(update.gradient_norm for update in updates) / len(updates),
+        "critic/loss": sum(update.loss for update in updates) / count,
+        "critic/clip_fraction": sum(update.diagnostics["critic/clip_fraction"] for update in updates) / count,
+        "critic/gradient_norm": sum(update.gradient_norm for update in updates) / count,
     }
 
 

@@ -1,4 +1,4 @@
-"""Problems that a round draws, sampling and scoring of their groups, and the groups that make the batch of a step.
+"""Draws the problems of a round, samples and scores their groups, and fills the batch of a step with groups.
 
 1. A round draws from a slice of the problem table, in an endless random order (problem_order.py).
 2. `prompt_selection` may keep only problems of medium difficulty. The starting policy answers every problem a few
@@ -8,9 +8,9 @@
 4. Responses are sampled, then scored, then grouped. Each rank samples and scores its share of a batch's groups with a
    separate engine and verifier.
 
-Source of 3: DAPO (arXiv 2503.14476), section 3.2. Deviations: 1. groups beyond the batch wait for the next step, with
-their policy version, and are not discarded; 2. the recent share of groups with signal decides the size of a draw;
-3. after `max_draws` the batch may be smaller, instead of an error.
+Source of 3: DAPO (arXiv 2503.14476), section 3.2. Deviations: 1. Groups beyond the batch are not discarded. They wait
+for the next step, with their policy version. 2. The recent share of groups with signal decides the size of a draw. 3.
+After `max_draws` the batch may be smaller; this is no error.
 """
 
 from __future__ import annotations
@@ -99,15 +99,12 @@ def count_passes(
     ranks = drawing.share.ranks
     counts: list[PassCount] = []
     starts = range(0, len(problems), PROBLEMS_AT_ONCE)
-    # Only verdicts are counted: whole distributions would fill the memory without being used.
-    study = params.study and params.study.model_copy(update={"rollout_distributions": None})
-    params = params.model_copy(update={"study": study})
     for start in progress(starts, label=f"{seed_path[-1]}: pass rates", unit="pieces"):
         place = scratch / PIECE.format(start)
         # Only rank 0 looks at the disk: ranks that decide separately could disagree and then wait forever.
         if not ranks.broadcast(ranks.rank == 0 and are_whole(place)):
             piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
-            groups = drawing.draw(piece, params, *seed_path, "pass_rates", group_size=samples)
+            groups = drawing.draw(piece, params.without_distributions(), *seed_path, "pass_rates", group_size=samples)
             if ranks.rank == 0:
                 write_json(place, [[count.correct, count.decided] for count in map(_count, groups)])
                 seal(place)
@@ -467,7 +464,7 @@ def reward_of(
 ) -> tuple[float, dict[str, float]]:
     """Returns the value of a reward for a decided response, and the named parts of a function or a sum of rewards.
 
-    `outcome_reward` adds the cost of length. Each kind also has a case in `_is_punished` (loop/training_step.py).
+    `outcome_reward` adds the cost of length.
     """
     match reward:
         case VerdictReward():

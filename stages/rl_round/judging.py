@@ -38,7 +38,7 @@ TAUGHT = "judge"
 
 
 class CheckedJudge:
-    """A judge whose judgements count, and the rules that it is compared with. A context manager closes the judge."""
+    """A judge whose judgements count, and the rules that it is compared with; the caller closes both."""
 
     def __init__(self, judge: ModelJudge | WordJudge, rules: Verifier) -> None:
         self._judge, self._rules = judge, rules
@@ -58,16 +58,6 @@ class CheckedJudge:
         """Returns the judge's and the rules' verdicts since the last call."""
         pairs, self._pairs = self._pairs, []
         return pairs
-
-    def close(self) -> None:
-        """Ends the judge; the caller ends the rules."""
-        self._judge.close()
-
-    def __enter__(self) -> CheckedJudge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _mark_judge_failures(judgement: Judgement) -> Judgement:
@@ -93,9 +83,8 @@ def open_judge(this_round: Round, rules: Verifier) -> Iterator[tuple[CheckedJudg
                 "trainer.kind torch, or teaching.kind none"
             )
         policy = taught_judge(params.teaching, trainer, prompt, policy, answers, this_round.scratch, *seed_path)
-    judge = build_judge(this_round, params, policy, derive_seed(*seed_path, "judge"))
-    with CheckedJudge(judge, rules) as checked:
-        yield checked, evaluate_judge(judge, answers, *seed_path)
+    with build_judge(this_round, params, policy, derive_seed(*seed_path, "judge")) as judge:
+        yield CheckedJudge(judge, rules), evaluate_judge(judge, answers, *seed_path)
     # Not in a `finally`: a round that was stopped resumes with the same judge.
     remove_piece(this_round.scratch / TAUGHT)
 

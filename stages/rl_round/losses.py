@@ -23,22 +23,24 @@ from torch import Tensor
 
 from stages.algorithms.advantages import logit_gradient_proxy
 from stages.algorithms.policy_losses import (
+    LOG_RATIO_LIMIT,
     aggregate,
-    bad_response_mask,
     cispo,
     clipped_surrogate,
     dppo,
-    geometric_mask,
     gspo,
+    kl_cov,
+    reinforce,
+    sapo,
+)
+from stages.algorithms.rollout_corrections import (
+    bad_response_mask,
+    geometric_mask,
     ice_pop_weights,
     importance_weights,
-    kl_cov,
     length_neutral_scores,
-    reinforce,
     sampled_divergences,
-    sapo,
-    trust_region_mask,
-    trust_region_mask_exact,
+    trust_region_masks,
 )
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.statistics import PolicyStatistics
@@ -55,23 +57,15 @@ from stages.rl_round.methods import (
     ImportanceWeights,
     KlCov,
     LengthNeutralMask,
-    NoReferenceKl,
     PolicyLossParams,
-    ReferenceInReward,
-    ReferenceK1,
-    ReferenceK2,
-    ReferenceK3,
-    ReferenceKlParams,
+    ReferenceKl,
     Reinforce,
     Sapo,
     TrustRegionMasking,
-    WeightedReferenceK3,
 )
 from stages.rl_round.params import RlParams
 from stages.rl_round.samples import TrainingSamples
 
-LOG_RATIO_LIMIT = 20.0
-"""exp(20) is about 5e8: far from float32's end, and far past any ratio that is learned from."""
 OVER_TOKENS = "sum/over_tokens/"
 """Begins the name of a sum that is to be divided by the count of tokens that gave gradient."""
 
@@ -104,9 +98,9 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams, entropy_coefficien
         if selection.weights is not None:
             token_loss, advantages = token_loss * selection.weights, advantages * selection.weights
         diagnostics = {**selection.metrics, **_sums(metrics, mask)}
-        if not isinstance(params.reference_kl, NoReferenceKl):
+        if isinstance(params.reference_kl, ReferenceKl):
             three = statistics.logprobs, fields["reference_logprobs"], fields["proximal_logprobs"]
-            pull, k3 = _reference_kl(params.reference_kl, *three, mask)
+            pull, k3 = _reference_kl(params.reference_kl.kind, *three, mask)
             token_loss = token_loss + params.reference_kl.coefficient * pull
             diagnostics["reference_kl/k3"] = k3.sum() / totals.tokens
         if entropy_coefficient:
@@ -179,8 +173,7 @@ def surrogate(
         case Sapo():
             return sapo(*tensors, params.temperature_positive, params.temperature_negative)
         case Reinforce():
-            # The losses have one signature; REINFORCE ignores both clips.
-            return reinforce(*tensors, clip_low=0.0, clip_high=0.0)
+            return reinforce(*tensors)
 
 
 def _covariant_share(is_covariant: Tensor, mask: Tensor) -> dict[str, Tensor]:
@@ -195,11 +188,7 @@ def _sums(metrics: Mapping[str, Tensor], mask: Tensor) -> Shares:
 
 
 def _reference_kl(
-    params: ReferenceKlParams,
-    policy_logprobs: Tensor,
-    reference_logprobs: Tensor,
-    proximal_logprobs: Tensor,
-    mask: Tensor,
+    kind: str, policy_logprobs: Tensor, reference_logprobs: Tensor, proximal_logprobs: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Returns the estimate of KL(policy || reference) at each token, with gradient, and k3, without gradient.
 
@@ -210,27 +199,28 @@ def _reference_kl(
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     # `expm1` stays precise when the two policies nearly agree, which is most of the time in training.
     k3 = torch.expm1(-log_ratio) + log_ratio
-    match params:
-        case ReferenceInReward():
-            return torch.zeros_like(log_ratio), k3.detach()
-        case ReferenceK1():
-            return log_ratio, k3.detach()
-        case ReferenceK2():
-            return 0.5 * log_ratio.square(), k3.detach()
-        case ReferenceK3():
-            return k3, k3.detach()
-        case WeightedReferenceK3():
+    match kind:
+        case "in_reward":
+            pull = torch.zeros_like(log_ratio)
+        case "k1":
+            pull = log_ratio
+        case "k2":
+            pull = 0.5 * log_ratio.square()
+        case "k3":
+            pull = k3
+        case "weighted_k3":
             # DeepSeek-V3.2 (arXiv 2512.02556): the gradient also goes through the ratio, as an expectation over the
             # proximal policy's tokens needs.
             ratio = torch.where(mask.bool(), policy_logprobs - proximal_logprobs, 0.0)
-            return ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() * k3, k3.detach()
+            pull = ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() * k3
+    return pull, k3.detach()
 
 
 def logprob_gap(policy_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor, tokens: int) -> dict[str, Tensor]:
     """Returns the gap between trainer's and sampler's log-probs: shares of the mean gap and of k3, and the maximum.
 
-    Used for fresh rollouts in a step's first update, when both sides should hold the same weights.
-    k3 = r - 1 - log r with r = policy / rollout, an estimate of KL(rollout || policy) that is never negative.
+    Used for fresh rollouts in a step's first update, when both sides should have the same weights. The estimate of
+    KL(rollout || policy) is k3 = r - 1 - log r with r = policy / rollout. It is never negative.
     """
     gap = (policy_logprobs - rollout_logprobs) * mask
     return {
@@ -304,7 +294,7 @@ def _inside_safe_set(
 ) -> tuple[Tensor, Shares]:
     """Also reports Z, the mass that the safe set keeps, of all sampled tokens.
 
-    `pruning/bias_bound` bounds what pruning changes in the expected reward, for rewards in [0, 1]: the mean over
+    `pruning/bias_bound` bounds the effect of pruning on the expected reward, for rewards in [0, 1]. It is the mean over
     responses of the sum of 1 - Z, because 1 - Z is the total variation at a token.
     """
     is_outside, pruned = statistics.outside & response_mask.bool(), statistics.pruned_mass.double() * response_mask
@@ -328,16 +318,13 @@ def _inside_trust_region(
 ) -> tuple[Tensor, Shares]:
     """Judges every response by all its tokens, including those that give no gradient for another reason."""
     response_mask = batch.response_mask
-    if region.divergence != "sampled":
-        for_max = for_mean = statistics.divergence
-        within_max = trust_region_mask_exact(for_max, response_mask, max_threshold=region.max_threshold)
-        within_mean = trust_region_mask_exact(for_mean, response_mask, mean_threshold=region.mean_threshold)
+    if region.divergence == "sampled":
+        for_max, for_mean = sampled_divergences(statistics.logprobs, batch.fields["rollout_logprobs"], response_mask)
     else:
-        pair = statistics.logprobs.detach(), batch.fields["rollout_logprobs"], response_mask
-        for_max, for_mean = sampled_divergences(*pair)
-        within_max = trust_region_mask(*pair, max_threshold=region.max_threshold)
-        within_mean = trust_region_mask(*pair, mean_threshold=region.mean_threshold)
-    # Each bound is a separate mask up to here, so the curve can say which of them drops responses.
+        for_max = for_mean = statistics.divergence
+    # A mask for each bound, so the curve can say which of them drops responses.
+    thresholds = region.max_threshold, region.mean_threshold
+    within_max, within_mean = trust_region_masks(for_max, for_mean, response_mask, *thresholds)
     accepted = within_max & within_mean
     kept = mask * accepted[:, None]
     for_max, for_mean = for_max * accepted[:, None], for_mean * accepted[:, None]

@@ -159,8 +159,7 @@ RoundVerifierParams = Annotated[RuleVerifier | ModelVerifier, Field(discriminato
 
 
 # rl.reward is the value of a response; rl.overlong adds the cost of its length. A new kind needs a case in `reward_of`
-# or `outcome_reward` (drawing.py) and in `_is_punished` (loop/training_step.py), and its checks in
-# `reward_contradictions`.
+# or `outcome_reward` (drawing.py), and its checks in `reward_contradictions`.
 
 
 class VerdictReward(StrictParams):
@@ -456,23 +455,13 @@ PolicyLossParams = Annotated[
 ]
 
 
-class CosineSchedule(StrictParams):
-    """After the warm-up the learning rate falls along half a cosine over the round's steps."""
+class ScheduleParams(StrictParams):
+    """After the warm-up the learning rate falls over the round's steps: along half a cosine, or by the same amount each
+    step."""
 
-    kind: Literal["cosine"]
+    kind: Literal["cosine", "linear"]
     final_fraction: float = Field(ge=0, le=1)
     """Share of the peak learning rate in the last step (Demystify: 0.1)."""
-
-
-class LinearSchedule(StrictParams):
-    """After the warm-up the learning rate falls by the same amount each step."""
-
-    kind: Literal["linear"]
-    final_fraction: float = Field(ge=0, le=1)
-    """Share of the peak learning rate in the last step."""
-
-
-ScheduleParams = Annotated[CosineSchedule | LinearSchedule, Field(discriminator="kind")]
 
 
 class NoCorrection(StrictParams):
@@ -576,9 +565,17 @@ class NoReferenceKl(StrictParams):
     kind: Literal["none"]
 
 
-class _ReferenceKl(StrictParams):
-    """Adds coefficient times an estimate of KL(policy || the policy that the round starts from) to the loss."""
+class ReferenceKl(StrictParams):
+    """Adds coefficient times an estimate of KL(policy || the policy that the round starts from) to the loss.
 
+    With r = policy / reference: `k1` is log r, whose expected on-policy gradient is zero as a loss. `k2` is
+    0.5 log^2 r, and its expected on-policy gradient is that of the KL. `k3` is 1 / r - 1 + log r, never negative
+    (GRPO). `weighted_k3` is k3 times the ratio to the proximal policy: value and gradient are unbiased, also off-policy
+    (DeepSeek-V3.2). `in_reward` takes coefficient times log(proximal / reference) off the reward of each token instead
+    (PPO), and needs a critic.
+    """
+
+    kind: Literal["in_reward", "k1", "k2", "k3", "weighted_k3"]
     coefficient: float = Field(gt=0)
     reset_every_steps: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
     """The reference becomes the current policy after each so many steps (ProRL). Absent: it stays."""
@@ -586,43 +583,10 @@ class _ReferenceKl(StrictParams):
     """True: the optimizer's state starts from zero there as well (ProRL). Absent: it is kept."""
 
     @model_validator(mode="after")
-    def _optimizer_is_reset_with_the_reference(self) -> _ReferenceKl:
+    def _optimizer_is_reset_with_the_reference(self) -> ReferenceKl:
         if self.resets_optimizer and self.reset_every_steps is None:
             raise ValueError("resets_optimizer happens with the reference: set reset_every_steps, or leave it out")
         return self
 
 
-class ReferenceInReward(_ReferenceKl):
-    """Takes coefficient times log(proximal / reference) off the reward of each token (PPO); needs a critic."""
-
-    kind: Literal["in_reward"]
-
-
-class ReferenceK1(_ReferenceKl):
-    """log r, r = policy / reference. As a loss, its expected on-policy gradient is zero: use k2 or k3 to pull."""
-
-    kind: Literal["k1"]
-
-
-class ReferenceK2(_ReferenceKl):
-    """0.5 log^2 r: its expected on-policy gradient is that of the KL."""
-
-    kind: Literal["k2"]
-
-
-class ReferenceK3(_ReferenceKl):
-    """1 / r - 1 + log r: never negative (GRPO)."""
-
-    kind: Literal["k3"]
-
-
-class WeightedReferenceK3(_ReferenceKl):
-    """k3 times the ratio to the proximal policy: value and gradient are unbiased, also off-policy (DeepSeek-V3.2)."""
-
-    kind: Literal["weighted_k3"]
-
-
-ReferenceKlParams = Annotated[
-    NoReferenceKl | ReferenceInReward | ReferenceK1 | ReferenceK2 | ReferenceK3 | WeightedReferenceK3,
-    Field(discriminator="kind"),
-]
+ReferenceKlParams = Annotated[NoReferenceKl | ReferenceKl, Field(discriminator="kind")]

@@ -1,8 +1,8 @@
 """Parameters of `rl_round`: section `rl` holds for every round, `rl_rounds.<policy>` for one.
 
 First `rl.study`, whose settings only a study needs: an absent setting is off (docs/reference/recipes.md lists them).
-Then sections `rl` and `rl_rounds`. Then checks for contradictions within `rl`, and between `rl` and other sections.
-methods.py and loop_methods.py have the alternatives behind each `kind`.
+Then sections `rl` and `rl_rounds`. Then checks for contradictions within `rl`; contradictions.py has those between `rl`
+and other sections. methods.py and loop_methods.py have the alternatives behind each `kind`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams
-from stages.engines.trainers.params import AdapterParams, OptimizerParams, TrainerParams
-from stages.foundations.params import PromptParams, StrictParams, ToolsEnvironment
-from stages.rl_round.loop_methods import AsynchronousLoop, LoopParams, ReplayLoop, SynchronousLoop
+from stages.engines.samplers.params import Mismatch
+from stages.engines.trainers.params import AdapterParams, OptimizerParams
+from stages.foundations.params import StrictParams
+from stages.rl_round.loop_methods import AsynchronousLoop, LoopParams
 from stages.rl_round.methods import (
     AdvantageParams,
     ClipCov,
@@ -37,7 +37,6 @@ from stages.rl_round.methods import (
     PolicyLossParams,
     ProblemSlice,
     PromptSelectionParams,
-    ReferenceInReward,
     ReferenceKlParams,
     Reinforce,
     RewardParams,
@@ -46,7 +45,6 @@ from stages.rl_round.methods import (
     ScheduleParams,
     SoftOverlong,
     VerdictReward,
-    environment_rewards,
 )
 
 
@@ -252,6 +250,11 @@ class RlParams(StrictParams):
     def keeps_distributions(self) -> bool:
         return self.rollout_distributions is not None
 
+    def without_distributions(self) -> RlParams:
+        """Returns the section for responses of which only verdicts count: distributions would only fill the memory."""
+        study = self.study and self.study.model_copy(update={"rollout_distributions": None})
+        return self.model_copy(update={"study": study})
+
     @property
     def likeliest(self) -> int:
         """Returns how many likeliest tokens of each distribution are kept; 0 for all or none."""
@@ -323,7 +326,7 @@ class RoundParams(StrictParams):
         return rl if self.reward is None else rl.model_copy(update={"reward": self.reward})
 
 
-# Contradictions: one sentence for each, with the remedy. First those within section `rl`.
+# Contradictions within section `rl`: one sentence for each, with the remedy.
 
 
 def reward_contradictions(rl: RlParams) -> Iterator[str]:
@@ -458,162 +461,8 @@ def _value_contradictions(rl: RlParams) -> Iterator[str]:
                 f"study.reward_discount {rl.reward_discount} is for baselines of groups: leave it out and set "
                 "advantage.discount"
             )
-    if isinstance(rl.reference_kl, ReferenceInReward) and not isinstance(rl.advantage, Gae):
+    if rl.reference_kl.kind == "in_reward" and not isinstance(rl.advantage, Gae):
         yield (
             "reference_kl.kind in_reward makes a reward for each token, and advantage.kind "
             f"{rl.advantage.kind} has one for a response: set reference_kl.kind k2, or advantage.kind gae"
-        )
-
-
-# Contradictions between section `rl` and other sections.
-
-
-def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
-    """Returns the contradictions between sections `rl` and `sampler`."""
-    sentences = []
-    # The check would report the difference as a failed sync, and stop the round.
-    if rl.mismatch and rl.weight_sync_check.max_logprob_gap is not None:
-        sentences.append(
-            f"rl.weight_sync_check.max_logprob_gap {rl.weight_sync_check.max_logprob_gap} would stop a round whose "
-            f"sampler differs on purpose (rl.study.mismatch.kind {rl.mismatch.kind}): set it to null"
-        )
-    if rl.mismatch and not isinstance(sampler, TorchSamplerParams):
-        sentences.append(
-            "rl.study.mismatch is simulated in the built-in sampler: set sampler.kind torch, or leave it out"
-        )
-    if isinstance(rl.verifier, ModelVerifier) and not isinstance(sampler, TorchSamplerParams):
-        sentences.append(
-            "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind "
-            f"{sampler.kind} does not give: set sampler.kind torch, or rl.verifier.kind rule"
-        )
-    return sentences
-
-
-def critic_contradictions(rl: RlParams, steps: int) -> Iterator[str]:
-    """Yields the contradiction of a round with `steps` whose policy would never learn."""
-    if isinstance(rl.advantage, Gae) and (warmup := rl.advantage.critic.warmup_steps) >= steps:
-        yield (
-            f"rl.advantage.critic.warmup_steps {warmup} leaves the policy none of the {steps} steps: lower it, or "
-            "raise steps"
-        )
-
-
-def environment_contradictions(rl: RlParams, prompt: PromptParams) -> Iterator[str]:
-    """Yields contradictions between section `rl`, with the reward of a round, and `prompt.environment`."""
-    environment = prompt.environment
-    if environment_rewards(rl.reward) and (environment is None or isinstance(environment, ToolsEnvironment)):
-        there = "is absent" if environment is None else "of kind tools gives none: the verifier judges the answer"
-        yield (
-            f"reward.kind environment takes the reward of prompt.environment, which {there}: set reward.kind "
-            "by_verdict, or name an environment that gives rewards"
-        )
-    if (environment is not None or prompt.forced_end) and rl.keeps_distributions:
-        writer = "prompt.environment" if environment else "prompt.forced_end"
-        yield (
-            f"rl.study.rollout_distributions needs a distribution for each token, and {writer} writes tokens "
-            "that have none: set rl.rollout_correction.divergence sampled and leave them out"
-        )
-
-
-def loop_contradictions(rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1) -> list[str]:
-    """Returns settings that do not work with the processes of `rl.loop`, and updates that are known to collapse.
-
-    `ranks` is the number that section `launch` starts.
-    """
-    if not isinstance(rl.loop, AsynchronousLoop):
-        return list(_contradictions_of_loop_and_update(rl))
-    of_processes = _process_contradictions(rl.loop, sampler, trainer, ranks)
-    return [*_contradictions_of_loop_and_update(rl), *of_processes, *_evaluation_contradictions(rl, sampler)]
-
-
-def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:
-    loop = rl.loop
-    if rl.evaluation and (rl.mismatch or isinstance(loop, ReplayLoop)):
-        yield (
-            f"rl.evaluation needs a sampler with the trainer's weights, which rl.loop.kind {loop.kind}"
-            f"{' with rl.study.mismatch' if rl.mismatch else ''} does not have: leave rl.evaluation out, or set "
-            "rl.loop.kind synchronous without a mismatch"
-        )
-    if rl.keeps_distributions and not isinstance(loop, SynchronousLoop):
-        yield (
-            f"rl.study.rollout_distributions are neither sent nor recorded, so rl.loop.kind {loop.kind} has none: set "
-            "rl.rollout_correction.divergence sampled and leave them out, or set rl.loop.kind synchronous"
-        )
-    if not isinstance(loop, AsynchronousLoop):
-        return
-    yield from _staleness_contradictions(rl, loop)
-    if rl.mismatch:
-        yield (
-            f"rl.study.mismatch.kind {rl.mismatch.kind} is made in the synchronous loop's own sampler, and "
-            "rl.loop.kind asynchronous has none: leave rl.study.mismatch out, or set rl.loop.kind synchronous"
-        )
-    if isinstance(rl.verifier, ModelVerifier):
-        yield (
-            "rl.verifier.kind model judges in the synchronous loop's own sampler, and rl.loop.kind asynchronous has "
-            "none: set rl.verifier.kind rule, or rl.loop.kind synchronous"
-        )
-
-
-def _staleness_contradictions(rl: RlParams, loop: AsynchronousLoop) -> Iterator[str]:
-    """Yields updates that collapse with stale responses.
-
-    Plain PPO with responses one version old: 2 of 128 right, against 98 with truncated importance weights. Source:
-    marin-community/marin, issue 8955.
-    """
-    if loop.window is not None and loop.relay.keep < loop.window + 1:
-        yield (
-            f"rl.loop.relay.keep {loop.relay.keep} is fewer than the {loop.window + 1} versions that rl.loop.window "
-            f"{loop.window} has in use, so unfinished trajectories of a lost replica would start again: set "
-            f"rl.loop.relay.keep to at least {loop.window + 1}, or lower rl.loop.window"
-        )
-    # With window 0 all responses come from the weights that are trained: there is nothing to correct.
-    if loop.window == 0 or not isinstance(rl.rollout_correction, NoCorrection):
-        return
-    stale = "any number of" if loop.window is None else f"up to {loop.window}"
-    # `proximal: rollout` passes both checks: its ratio is relative to the sampler, so it is the whole importance ratio.
-    has_ratio = not isinstance(rl.policy_loss, Reinforce)
-    if has_ratio and rl.proximal == "recompute":
-        yield (
-            f"rl.loop.window lets responses be {stale} versions old, and with rl.proximal: recompute and "
-            "rl.rollout_correction.kind none the loss does not see it: such runs collapse (marin-community/marin#8955: "
-            "2 of 128 right, against 98 with truncated importance weights). Set rl.rollout_correction.kind "
-            "importance_weights or trust_region_masking, or rl.proximal: rollout, whose ratio is the whole importance "
-            "ratio, or rl.loop.window 0"
-        )
-    # With rewards that are never negative, REINFORCE is supervised learning on correct responses of any policy.
-    if not has_ratio and not isinstance(rl.advantage, PlainReward):
-        yield (
-            f"rl.loop.window lets responses be {stale} versions old, and rl.policy_loss.kind reinforce has no ratio "
-            "that sees it: set rl.rollout_correction.kind importance_weights or trust_region_masking, or "
-            "rl.loop.window 0"
-        )
-
-
-def _process_contradictions(
-    loop: AsynchronousLoop, sampler: SamplerParams, trainer: TrainerParams, ranks: int
-) -> Iterator[str]:
-    if sampler.replicas is None:
-        yield (
-            "rl.loop.kind asynchronous draws with samplers in processes of their own, and section sampler has none: "
-            "set sampler.replicas: {kind: ray, count: 2}, or rl.loop.kind synchronous"
-        )
-    if loop.trainer_ranks > 1 and trainer.kind != "deepspeed":
-        yield (
-            f"rl.loop.trainer_ranks {loop.trainer_ranks} train together, and trainer.kind {trainer.kind} is one "
-            "process: set trainer.kind deepspeed, or rl.loop.trainer_ranks 1"
-        )
-    # A launcher would start one hub per rank, each with its own replicas.
-    if ranks > 1:
-        yield (
-            f"launch starts the round {ranks} times, once a rank, and rl.loop.kind asynchronous starts its ranks "
-            "itself: set launch.command.kind python, and rl.loop.trainer_ranks to the number of ranks"
-        )
-
-
-def _evaluation_contradictions(rl: RlParams, sampler: SamplerParams) -> Iterator[str]:
-    width, ranks = getattr(sampler, "tensor_parallel", 1), rl.loop.trainer_ranks
-    if rl.evaluation and ranks % width:
-        yield (
-            f"rl.evaluation samples in the trainer's ranks, and rl.loop.trainer_ranks {ranks} makes no whole engines "
-            f"of sampler.tensor_parallel {width}: set a multiple of that, or leave rl.evaluation out"
         )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stages.algorithms.problem_text import normalise_problem
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import context_tokens
-from stages.engines.trainers.params import adapter_contradictions
-from stages.engines.turns import problem_columns, problem_texts, turn_contradictions
+from stages.engines.turns import problem_columns, problem_texts
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
@@ -19,17 +18,10 @@ from stages.foundations.tables import PROBLEM, read_table, require_rows
 from stages.observe.progress import say
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
+from stages.rl_round.contradictions import round_contradictions, section_contradictions
 from stages.rl_round.loop_methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
 from stages.rl_round.methods import function_rewards
-from stages.rl_round.params import (
-    RlParams,
-    RoundParams,
-    critic_contradictions,
-    environment_contradictions,
-    loop_contradictions,
-    reward_contradictions,
-    sampler_contradictions,
-)
+from stages.rl_round.params import RlParams, RoundParams, reward_contradictions
 from stages.rl_round.problem_order import slice_problems
 from stages.rl_round.records import Problem
 from stages.rl_round.round import Round
@@ -124,7 +116,7 @@ def _recorded(job: Job, params: RlParams) -> dict[str, Path]:
         if file.resolve() == output:
             raise UserError(
                 f"rl.loop.schedule {params.loop.schedule} reads {file}, which this round writes: copy schedule and "
-                "rollouts elsewhere and name the copy"
+                "rollouts to another folder and name the copy"
             )
     return {"schedule": schedule, "rollouts": rollouts}
 
@@ -134,15 +126,9 @@ def _refuse_contradictions(
 ) -> None:
     # `retrace use` rejects the same settings, but the parameter file may have been edited since.
     lines = [
-        *sampler_contradictions(params, sections["sampler"]),
-        *loop_contradictions(params, sections["sampler"], sections["trainer"]),
-        *adapter_contradictions("rl", params.adapter, params.optimizer, sections["trainer"]),
+        *section_contradictions(params, sections),
         *reward_contradictions(params),
-        *turn_contradictions(
-            sections["prompt"], sections["sampler"], {"rl.max_response_tokens": params.max_response_tokens}
-        ),
-        *environment_contradictions(params, sections["prompt"]),
-        *critic_contradictions(params, settings.steps),
+        *round_contradictions(params, settings.steps, sections["prompt"]),
     ]
     if lines:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in lines))
@@ -170,26 +156,16 @@ def _problems_of_round(job: Job, params: RlParams, settings: RoundParams, tokeni
 
     UserError when the slice cannot fill a step.
     """
-    path, prompt = job.paths.problems, job.sections["prompt"]
+    path = job.paths.problems
     frame = require_rows(read_table(path, PROBLEM), path, "loosen the rules of curate or filter_web")
     if settings.sources is not None:
         # Before slicing, so that rounds with the same sources and different slices share no problem.
         frame = frame[frame["source"].isin(settings.sources)]
-    has_functions = bool(function_rewards(params.reward))
-    rows = frame.to_dict("records")
-    problems = [
-        Problem(
-            row["problem_id"],
-            encode_prompt(tokenizer, prompt, text),
-            row["answer"],
-            {name: row[name] for name in FUNCTION_COLUMNS} if has_functions else {},
-            problem_columns(prompt, row),
-        )
-        for row, text in zip(rows, problem_texts(prompt, rows), strict=True)
-    ]
+    columns = FUNCTION_COLUMNS if function_rewards(params.reward) else ()
+    problems = _encoded(frame.to_dict("records"), job, tokenizer, columns)
     problems = slice_problems(problems, settings.problem_slice, job.seed)
     # After slicing, so that a different limit moves no problem into another round.
-    room = context_tokens(job.sections["sampler"], job.paths.policy) - params.max_response_tokens
+    room = _room(job, params)
     too_long = [problem.problem_id for problem in problems if len(problem.prompt) > room]
     if too_long:
         problems = [problem for problem in problems if len(problem.prompt) <= room]
@@ -220,14 +196,23 @@ def _held_out_problems(job: Job, params: RlParams, tokenizer) -> list[Problem]:
             f"{path} has {len(rows)} problems to hold out, fewer than rl.evaluation.problems {wanted}: lower it, or "
             "raise curate.validation_rows"
         )
-    room = context_tokens(job.sections["sampler"], job.paths.policy) - params.max_response_tokens
-    prompt, rows = job.sections["prompt"], rows[:wanted]
-    encoded = [
-        (row, encode_prompt(tokenizer, prompt, text))
+    return [one for one in _encoded(rows[:wanted], job, tokenizer) if len(one.prompt) <= _room(job, params)]
+
+
+def _encoded(rows: list[dict[str, Any]], job: Job, tokenizer, columns: Sequence[str] = ()) -> list[Problem]:
+    prompt = job.sections["prompt"]
+    return [
+        Problem(
+            row["problem_id"],
+            encode_prompt(tokenizer, prompt, text),
+            row["answer"],
+            {name: row[name] for name in columns},
+            problem_columns(prompt, row),
+        )
         for row, text in zip(rows, problem_texts(prompt, rows), strict=True)
     ]
-    return [
-        Problem(row["problem_id"], ids, row["answer"], for_environment=problem_columns(prompt, row))
-        for row, ids in encoded
-        if len(ids) <= room
-    ]
+
+
+def _room(job: Job, params: RlParams) -> float:
+    """Returns the most tokens that a prompt may have."""
+    return context_tokens(job.sections["sampler"], job.paths.policy) - params.max_response_tokens

@@ -26,6 +26,11 @@ from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout, pack_groups, unpack_groups
 
 NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS, policy_version=0)
+LOSS_FIELDS = (
+    *("rollout_logprobs", "proximal_logprobs", "reference_logprobs", "teacher_logprobs", "advantages", "values"),
+    *("value_targets", "is_uncertain", "is_covariant", "prompt_tokens", "weight_factor", "staleness"),
+)
+"""Tensors of `TrainingSamples` that losses read, where there are any."""
 
 
 @dataclass(frozen=True)
@@ -228,25 +233,11 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
     # The step's tensors are as wide as its longest response, a micro-batch only as its own longest response.
     mask = batch.response_mask
     width = mask.shape[1]
-    tokens = {
-        "rollout_logprobs": samples.rollout_logprobs,
-        "proximal_logprobs": samples.proximal_logprobs,
-        "advantages": samples.advantages,
-        "reference_logprobs": samples.reference_logprobs,
-        "is_uncertain": samples.is_uncertain,
-        "is_covariant": samples.is_covariant,
-        "teacher_logprobs": samples.teacher_logprobs,
-        "values": samples.values,
-        "value_targets": samples.value_targets,
-    }
-    loss_fields = {name: value[:, :width] for name, value in tokens.items() if value is not None}
-    of_responses = {"prompt_tokens": samples.prompt_tokens, "weight_factor": samples.weight_factor}
-    loss_fields |= {name: value for name, value in of_responses.items() if value is not None}
+    given = {name: value for name in LOSS_FIELDS if (value := getattr(samples, name)) is not None}
+    loss_fields = {name: value[:, :width] if value.dim() == 2 else value for name, value in given.items()}
     # Two masks: tokens that give gradient, and tokens on which the gap to the sampler is measured (truncated ones too).
     loss_fields["loss_mask"] = mask * samples.is_kept[:, None]
     loss_fields["fresh_mask"] = mask * samples.is_fresh[:, None]
-    if samples.staleness is not None:
-        loss_fields["staleness"] = samples.staleness
     distributions = None
     if params.keeps_distributions:
         # Only the empty response of a rank without samples has no distributions.

@@ -179,7 +179,7 @@ def read_schedule(path: Path) -> Schedule:
     # A missing or extra key: the line is JSON, but not a line that a round writes.
     except (KeyError, TypeError) as error:
         raise _torn(path, number, f"{type(error).__name__}: {error}") from None
-    raise _torn(path, number, "nothing behind it tells what became of the last groups")
+    raise _torn(path, number, "no line after it says what became of the last groups")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.trainers.params import TrainerParams, adapter_contradictions
-from stages.engines.turns import turn_contradictions
+from stages.engines.trainers.params import TrainerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams
 from stages.foundations.stage import (
@@ -22,17 +21,10 @@ from stages.foundations.stage import (
     over_turns,
     unknown_sources,
 )
+from stages.rl_round.contradictions import round_contradictions, section_contradictions
 from stages.rl_round.loop_methods import AsynchronousLoop
 from stages.rl_round.methods import Gae
-from stages.rl_round.params import (
-    RlParams,
-    RoundParams,
-    critic_contradictions,
-    environment_contradictions,
-    loop_contradictions,
-    reward_contradictions,
-    sampler_contradictions,
-)
+from stages.rl_round.params import RlParams, RoundParams, reward_contradictions
 
 TEACHERS = "data/teachers"
 """Has a folder for each round with a teacher, from stage `teacher`."""
@@ -69,40 +61,20 @@ STAGE = Stage(
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    rl, sampler = sections["rl"], sections["sampler"]
-    of_loop = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].ranks)
-    # A round's reward is outside section `rl`, so the model of `rl` cannot check it when it loads.
-    of_rounds = [
-        f"rl_rounds.{name}.reward: {sentence}"
-        for name, this_round in sections["rl_rounds"].items()
-        if this_round.reward is not None
-        for sentence in reward_contradictions(this_round.of(rl))
-    ]
-    of_each = [
-        f"rl_rounds.{name}: {sentence}"
-        for name, this_round in sections["rl_rounds"].items()
-        for sentence in (
-            *environment_contradictions(this_round.of(rl), sections["prompt"]),
-            *critic_contradictions(rl, this_round.steps),
-        )
-    ]
-    of_adapter = adapter_contradictions("rl", rl.adapter, rl.optimizer, sections["trainer"])
-    of_split, wanted = [], rl.evaluation.problems if rl.evaluation else 0
+    rl, found = sections["rl"], section_contradictions(sections["rl"], sections, sections["launch"].ranks)
+    for name, this_round in sections["rl_rounds"].items():
+        own, of_reward = this_round.of(rl), list[str]()
+        # A round's reward is outside section `rl`, so the model of `rl` cannot check it when it loads.
+        if this_round.reward is not None:
+            of_reward = [f"rl_rounds.{name}.reward: {sentence}" for sentence in reward_contradictions(own)]
+        of_round = round_contradictions(own, this_round.steps, sections["prompt"])
+        found += [*of_reward, *(f"rl_rounds.{name}: {sentence}" for sentence in of_round)]
+    wanted = rl.evaluation.problems if rl.evaluation else 0
     if "curate" in sections and (rows := sections["curate"].validation_rows) < wanted:
-        of_split = [
+        found.append(
             f"curate.validation_rows {rows} is less than rl.evaluation.problems {wanted}: raise it, or lower that"
-        ]
-    return [
-        *sampler_contradictions(rl, sampler),
-        *of_loop,
-        *of_adapter,
-        *of_rounds,
-        *of_each,
-        *of_split,
-        *_unknown_sources(sections),
-        *_without_teacher(sections),
-        *turn_contradictions(sections["prompt"], sampler, {"rl.max_response_tokens": rl.max_response_tokens}),
-    ]
+        )
+    return [*found, *_unknown_sources(sections), *_without_teacher(sections)]
 
 
 def _unknown_sources(sections: Sections) -> list[str]:
@@ -183,13 +155,13 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         assumed.append(f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})")
     if side_by_side:
         tails = (
-            "a replica waits for the longest response of its own share"
+            "a replica waits for the longest response of its share"
             if loop.repack.kind == "none"
-            else "repack is taken to keep the replicas that draw full"
+            else "repack is assumed to keep the sampling replicas full"
         )
         assumed.append(
-            f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
-            f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; {tails}"
+            f"rl.loop asynchronous: a round takes the longer of sampling ({count} replica(s)) and training "
+            f"({loop.trainer_ranks} rank(s)), in parallel on separate devices; {tails}"
         )
     return Work(training, (sampling, *evaluations), tuple(assumed), side_by_side)
 

@@ -1,26 +1,27 @@
-"""From groups to optimizer updates: statistics of the trainer, advantages, minibatches, the policy loss.
+"""Updates the policy on a step's groups: statistics of the trainer, advantages, minibatches, the policy loss.
 
 Three log-probabilities are never mixed: `rollout_logprobs` are the sampler's, `proximal_logprobs` those of the weights
 at the start of the update, `policy_logprobs` the current ones, with gradient. Trainer and reference compute theirs
 before the update, once per sample.
 
 Advantages are per token: the outcome stream and the repetition stream, each with its own discount. Sources: the papers
-cited in `stages.algorithms.advantages` and `optimal_token_baseline`; two streams with separate discounts as in
-Demystifying Long CoT (arXiv 2502.03373, section 4.4): each is a reward to go, from which a critic's value is
-subtracted once (`advantage.kind: gae`).
+cited in `stages.algorithms.advantages` and `optimal_token_baseline`. Two streams with separate discounts are as in
+Demystifying Long CoT (arXiv 2502.03373, section 4.4). Each is a reward to go. With `advantage.kind: gae`, a critic's
+value is subtracted once.
 
 Deviations: 1. estimators of whole responses centre only the outcome; the discounted penalty to go is added uncentred,
 so that a repeated token is always pushed down. 2. With the optimal token baseline, both streams are part of the return
 from which the baseline is subtracted. 3. The KL to the reference as a reward belongs to the outcome stream; the code of
 Demystifying Long CoT gives an equal share of it to each stream. 4. Tokens are chosen by covariance or entropy among all
-tokens of an update, by the weights before the step's first one; verl and the papers' code take current weights and a
-micro-batch. So the choice depends neither on the size of micro-batches nor on the number of ranks.
+tokens of an update, with the weights before the step's first update. verl and the papers' code use current weights and
+a micro-batch. So the choice depends neither on the size of micro-batches nor on the number of ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -40,11 +41,12 @@ from stages.algorithms.advantages import (
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.entropy_levers import covariances, random_between, top_fraction
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
-from stages.algorithms.policy_losses import error_bounds, importance_weights, normalising_factor, tokens_of_prompts
+from stages.algorithms.policy_losses import tokens_of_prompts
+from stages.algorithms.rollout_corrections import error_bounds, importance_weights, normalising_factor
 from stages.algorithms.value_estimates import generalised_advantages, last_tokens
 from stages.engines.policies.packing import ResponseBatch, pack
 from stages.engines.samplers.protocol import Sample
-from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
+from stages.engines.trainers.protocol import Diagnostics, LossFunction, Trainer, Update, add_diagnostics
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
 from stages.rl_round.methods import (
@@ -60,7 +62,6 @@ from stages.rl_round.methods import (
     OptimalTokenBaseline,
     PassAtK,
     PlainReward,
-    ReferenceInReward,
 )
 from stages.rl_round.params import DistillationParams, RlParams
 from stages.rl_round.records import Group
@@ -99,7 +100,7 @@ def prepare_samples(
         samples = replace(samples, advantages=whitened(samples.advantages, samples.response_mask, held, trainer))
     if distillation is not None:
         logprobs, mask = frozen_logprobs(samples, plan, params, trainer, teacher), samples.response_mask
-        # Last: whatever the reward's advantage is scaled by, the coefficient weighs nats.
+        # Last, so that the coefficient weighs nats, independent of the scaling of the reward's advantage.
         from_teacher = distilled(samples.proximal_logprobs, logprobs, mask, distillation.coefficient)
         samples = replace(samples, advantages=samples.advantages + from_teacher, teacher_logprobs=logprobs)
     return with_comparisons(samples, plan, params)
@@ -108,8 +109,8 @@ def prepare_samples(
 def with_comparisons(samples: TrainingSamples, plan: StepPlan, params: RlParams) -> TrainingSamples:
     """Returns the samples with what follows from comparing tokens of different responses, the same on every rank.
 
-    Importance weights are compared over the step, all else among the responses of one update: its tokens that may give
-    gradient, by their statistics before the first update.
+    Importance weights are compared over the step. All else is compared among the responses of one update: its tokens
+    that may give gradient, by their statistics before the first update.
     """
     if not (params.compares_tokens or params.aggregation == "prompt_mean"):
         return samples
@@ -158,12 +159,26 @@ def update_policy(
     No update when there are no samples. FloatingPointError when a loss or gradient is not finite; that update does not
     change weights and optimizer.
     """
+    loss = partial(policy_loss, params=params, entropy_coefficient=entropy_coefficient)
+    updates = one_pass(samples, plan, params, learning_rate_scale, trainer, loss)
+    limit = params.max_response_tokens
+    return [_finished(one, len(planned.samples), limit) for one, planned in zip(updates, plan.updates, strict=True)]
+
+
+def one_pass(
+    samples: TrainingSamples,
+    plan: StepPlan,
+    params: RlParams,
+    learning_rate_scale: float,
+    trainer: Trainer,
+    loss_of: Callable[[TrainingSamples], LossFunction],
+) -> list[Update]:
+    """Makes the plan's optimizer updates of a policy or critic; `loss_of` gives the loss of an update's samples."""
     updates = []
     for planned in plan.updates:
         minibatch = samples.select(planned.samples)
         batches = make_micro_batches(minibatch, planned.micro_batches[trainer.rank], params)
-        update = trainer.update(batches, policy_loss(minibatch, params, entropy_coefficient), learning_rate_scale)
-        updates.append(_finished(update, len(minibatch), params.max_response_tokens))
+        updates.append(trainer.update(batches, loss_of(minibatch), learning_rate_scale))
     return updates
 
 
@@ -173,8 +188,8 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     Means over the tokens that gave gradient; effective sample size as a fraction of them. Variance proxies: the mean
     squared norm of a response's gradient with respect to the logits, and the squared norm of the whole gradient. The
     first leaves out the network's Jacobian, so compare each between runs, never with the other. The trust region's
-    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses;
-    it is an estimate unless these are exact.
+    bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from the divergences of accepted responses.
+    It is an estimate unless these are exact.
     """
     sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
     metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
@@ -271,8 +286,8 @@ def _of_all(
     trainer: Trainer,
     statistics: Callable[[ResponseBatch], list[Tensor]],
 ) -> list[Tensor]:
-    """Returns the results of `statistics`, [responses, tokens] each; those of other ranks' samples only if tokens are
-    compared, or on rank 0 the step's metrics of advantages."""
+    """Returns the results of `statistics`, [responses, tokens] each. Those of other ranks' samples are included only if
+    tokens are compared, or on rank 0 for the step's metrics of advantages."""
     sequences = samples.sequences
     parts: list[tuple[list[int], list[Tensor]]] = []
     for indices in plan.forward_passes[trainer.rank]:
@@ -360,7 +375,7 @@ def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties
 def _beyond_values(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
     gae, mask, penalty = params.advantage, samples.response_mask, params.repetition_penalty
     rewards = samples.rewards[:, None] * last_tokens(mask)
-    if isinstance(params.reference_kl, ReferenceInReward):
+    if params.reference_kl.kind == "in_reward":
         log_ratio = (samples.proximal_logprobs - samples.reference_logprobs) * mask
         rewards = rewards - params.reference_kl.coefficient * log_ratio
     if penalty is None or penalty.discount == gae.discount:
@@ -395,7 +410,7 @@ def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
 
 
 def _with_breaks(sample: Sample) -> list[int]:
-    """Returns the policy's tokens, with a negative number of its own in place of each observation.
+    """Returns the policy's tokens, with a unique negative number in place of each observation.
 
     So no n-gram crosses an observation, and what an environment repeats costs the policy nothing.
     """

@@ -1,8 +1,8 @@
-"""Values of responses that rewards take from elsewhere than the verdict: custom functions, environments, and the vote.
+"""Reward values that do not come from the verdict: custom functions, environments, and the majority vote.
 
 The majority vote of a group needs no gold answer. Source: TTRL (arXiv 2504.16084), section 2.2, and the authors' code.
-Deviations: 1. equal answers are those that the verifier calls equivalent, not equal texts; 2. the whole group votes and
-is trained on (the paper: 64 responses vote, and 32 of them are trained on).
+Deviations: 1. Two answers are equal if the verifier calls them equivalent, not only if their texts are equal. 2. The
+whole group votes and is trained on. In the paper 64 responses vote, and 32 of them are trained on.
 """
 
 from __future__ import annotations

@@ -198,8 +198,8 @@ def encode_demonstrations(
     """
     sequences, context = [], 0
     rows = frame.to_dict("records")
-    # What an environment says before the first turn is in the prompts of sampling, so it is in these as well. The first
-    # turn of a conversation has it already.
+    # The prompts of sampling contain an environment's text before the first turn, so these contain it as well. The
+    # first turn of a conversation has it already.
     texts = iter(problem_texts(prompt, [row for row in rows if not isinstance(row.get("messages"), str)]))
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     for row in progress(rows, label="sft: tokens of demonstrations"):
@@ -225,7 +225,7 @@ def encode_demonstrations(
         else:
             sequences.append(sequence)
     if context:
-        say(f"sft: {context} assistant turns are context only: the chat template writes them anew in later prompts")
+        say(f"sft: {context} assistant turns are context only: the chat template rewrites them in later prompts")
     return sequences
 
 

@@ -1,4 +1,4 @@
-"""What stage `sft` runs with, and what others may ask of it."""
+"""Parameters and paths of stage `sft`, and its description for other modules."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None
     has_control = judge.over_control is not None
     return Feedback(
         name,
-        # A hack counts whatever the judge says: the held-out score may stay while the truth falls.
+        # A hack counts even if the judge disagrees: the held-out score may stay while the truth falls.
         "hacked" if metrics[f"{stage}/hacked"] else difference.verdict(),
         judge.name,
         difference,
@@ -352,11 +352,11 @@ def _warnings(stage: str, metrics: Metrics, has_control: bool) -> list[str]:
     updates, kept = metrics.get(f"{stage}/updates"), metrics.get(f"{stage}/selected_update")
     # Update 0 is the start, which is a point of the curve like the others.
     if kept == 0:
-        sentences.append("No point of the curve had a better held-out score than the start: the round gives its start.")
+        sentences.append("No point of the curve had a better held-out score than the start, so the round keeps it.")
     elif updates is not None and kept is not None:
         sentences.append(f"Weights of update {kept:.0f} of {updates:.0f} were kept.")
     if not has_control:
-        sentences.append("Compared with its start alone: the same updates without a reward move a generator too.")
+        sentences.append("Compared only with its start: the same updates without a reward also change a generator.")
     return sentences
 
 

@@ -145,11 +145,6 @@ def test_integer_rewards_and_an_empty_batch(name):
     assert ESTIMATORS[name](torch.zeros(0), torch.zeros(0, dtype=torch.long)).shape == (0,)
 
 
-def test_negative_length_is_refused():
-    with pytest.raises(ValueError, match="-1"):
-        length_weighted(torch.ones(2), torch.tensor([3, -1]), torch.tensor([0, 0]))
-
-
 def slow_baseline(returns, mask, proxy, group_ids, weights, lone_tail):
     baseline = np.zeros_like(returns)
     size, tokens = returns.shape
@@ -269,8 +264,6 @@ def test_group_of_one_and_a_group_that_is_sure_of_itself():
     assert (optimal_token_baseline(returns, mask, torch.ones(1, 2), one, lone_tail="return") == 0).all()
     pair = optimal_token_baseline(returns.repeat(2, 1), torch.ones(2, 2), torch.zeros(2, 2), torch.tensor([0, 0]))
     assert (pair == 0).all()
-    with pytest.raises(ValueError, match="lone_tail"):
-        optimal_token_baseline(returns, mask, mask, one, lone_tail="none")
 
 
 def test_proxy_is_the_squared_norm_of_the_logit_gradient():
@@ -343,8 +336,6 @@ def test_pass_at_k_of_small_groups_and_of_groups_without_signal():
     found = pass_at_k(is_correct, ids, 4)
     assert not found.any(), "every group as a whole either passes or fails"
     assert pass_at_k(is_correct, ids, 1).tolist() == pytest.approx([0, 0, 0, 0, 1, -1])
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        pass_at_k(is_correct, ids, 0)
 
 
 def test_distilled_by_hand():

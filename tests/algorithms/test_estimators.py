@@ -173,8 +173,8 @@ def of_counts(wins, losses, ties):
 
 
 def test_right_or_wrong_by_hand(stats):
-    # 12 problems, 3 won, 1 lost, and 1.25 added on both sides: 14.5 problems, mean 2 / 14.5 = 0.137931, mean square
-    # 6.5 / 14.5 = 0.448276, variance of the mean (0.448276 - 0.019025) / 13.5 = 0.0317963, its root 0.178315
+    # 12 problems, 3 won, 1 lost, and 1.25 added on both sides, are 14.5 problems. Mean: 2 / 14.5 = 0.137931. Mean
+    # square: 6.5 / 14.5 = 0.448276. Variance of the mean: (0.448276 - 0.019025) / 13.5 = 0.0317963. Its root: 0.178315.
     found = compare_paired(*of_counts(3, 1, 8))
     assert (found.problems, found.wins, found.losses, found.ties) == (12, 3, 1, 8)
     reach = stats.t(13.5).ppf(0.975) * 0.178315
@@ -184,8 +184,9 @@ def test_right_or_wrong_by_hand(stats):
 
 
 def test_shares_by_hand(stats):
-    # Differences 0.5, -0.25, 0, 0: squares 0.3125; with eight whole ones the added are 8.3125 / 10 = 0.83125 each, 2.5
-    # of them 2.078125; over 6.5 problems mean 0.25 / 6.5 = 0.0384615, mean square 2.390625 / 6.5 = 0.367788
+    # The squares of the differences 0.5, -0.25, 0, 0 add up to 0.3125. With eight differences of 1, each added square
+    # is 8.3125 / 10 = 0.83125; 2.5 of them are 2.078125. Over 6.5 problems the mean is 0.25 / 6.5 = 0.0384615, and the
+    # mean square 2.390625 / 6.5 = 0.367788.
     found = compare_paired([0.25, 0.5, 0.75, 1.0], [0.75, 0.25, 0.75, 1.0])
     error = ((0.367788 - 0.0384615**2) / 5.5) ** 0.5
     reach = stats.t(5.5).ppf(0.975) * error

@@ -30,7 +30,7 @@ def test_a_synchronous_loop_begins_a_batch_and_nothing_more():
 
 
 def test_a_younger_group_overtakes_until_the_deadline():
-    # Window 1, one place a step. Version 0 may draw for steps 0 and 1: two groups. b overtakes a in step 0; then a has
+    # Window 1, one place a step. Version 0 may draw for steps 0 and 1: two groups. b overtakes a in step 0. Then a has
     # to be trained on in step 1, and c, which is ready, waits for it.
     window = ExperienceWindow(groups_per_step=1, window=1, steps=9)
     assert window.may_begin(0) == 2
@@ -245,8 +245,8 @@ def draining(name, kv_used, trajectories, version=0):
 
 
 def test_a_plan_worked_by_hand():
-    # Capacity 100, batch bound 8. From the smallest: a (10) fits b (30), c (60) and d (85): d is fullest with 95.
-    # b (30) fits c (60 + 30 = 90), not d (95 + 30). c has been promised b, and stays; d stays as well.
+    # Capacity 100, batch bound 8. From the smallest: a (10) fits b (30), c (60) and d (85): d is fullest with 95. b
+    # (30) fits c (60 + 30 = 90), not d (95 + 30). c will receive b, and stays; d stays as well.
     replicas = [draining("c", 60, 3), draining("a", 10, 2), draining("d", 85, 2), draining("b", 30, 2)]
     assert repack(replicas, kv_capacity=100, batch_bound=8) == [("a", "d"), ("b", "c")]
 

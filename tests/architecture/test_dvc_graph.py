@@ -94,7 +94,7 @@ def test_dvc_keeps_every_stage_in_its_run_cache(resolved):
 
 
 def test_the_tables_of_dvc_metrics_fit_a_screen(resolved, capsys):
-    """DVC makes a column of every number in every file that it is told of; here all files have all columns."""
+    """DVC makes a column of every number in every metrics file. Here all files have all columns."""
     from dvc.commands.metrics import DEFAULT_PRECISION
     from dvc.compare import show_diff, show_metrics
 

@@ -13,8 +13,9 @@ import yaml
 from pydantic import BaseModel
 
 from pipelines.graph.schema import section_models
+from stages.foundations.definitions import ALL, GUARD, read_source
 from stages.foundations.errors import UserError
-from stages.foundations.fingerprints import ABOUT, ALL, GUARD, Project, read_source, stage_names, stage_roots
+from stages.foundations.fingerprints import ABOUT, Project, stage_names, stage_roots
 from stages.foundations.params import read_yaml
 from tests.fakes.miniature import dvc, stages_run
 

@@ -42,7 +42,7 @@ def play_in_one_process(monkeypatch, weights: Path, is_lost: IsLost = lambda met
 
 
 class ActorsHere:
-    """Like `RankedActors`, with one rank. A call is carried out when its result has been asked for a few times."""
+    """Like `RankedActors`, with one rank. A call is carried out when its result has been requested a few times."""
 
     calls = ()
     seconds = 0.0

@@ -80,8 +80,8 @@ STALE = {
     "prompt.forced_end": {"kind": "phrase", "thinking_tokens": [8, 9], "mark": "}", "text": ";"},
     "rl_rounds.rl_1.steps": 7,
 }
-"""A sampler that serves the weights of two versions ago, also in the steps after a checkpoint; many of its responses
-are asked to end one token before they would have their answer."""
+"""A sampler that serves the weights of two versions ago, also in the steps after a checkpoint. Many of its responses
+must end one token before they would have their answer."""
 JUDGED = {
     "rl.verifier": MODEL,
     "rl.dynamic_sampling": NONE,

@@ -137,8 +137,8 @@ def _shuffled(draw: Draw, letters: str) -> str:
 
 
 _ORDERED_FIGURES = [(r"\angle", 3), (r"\overrightarrow", 2), ("ray ", 2), (r"\triangle", 3), (r"\overline", 3)]
-"""Figures with as many letters as make their order count. An angle has its vertex in the middle, a ray begins with its
-start, vertices of a triangle correspond to those of another, and three letters under a line are digits."""
+"""Figures with as many letters as make their order count. An angle has its vertex in the middle, and a ray begins with
+its start. Vertices of a triangle correspond to those of another. Three letters under a line are digits."""
 _UNORDERED_FIGURES = [(r"\angle", 3), (r"\overline", 2), (r"\widehat", 2), (r"\overleftrightarrow", 2)]
 """Figures that are the same when read from the other end."""
 

@@ -1,8 +1,8 @@
 """`python -m stages STAGE` in forks of one process that has already imported torch and transformers.
 
 A stage of a miniature spends four of its five seconds of CPU time on these imports. This is for tests of what stages
-compute and write. It is not for tests of killed processes or edited code: a stage is a separate process here too, but
-no child of its caller. tests/pipelines/test_gsm8k_recipe.py runs a whole graph without it.
+compute and write. It is not for tests of killed processes or edited code, because a stage's process is no child of its
+caller here. The test tests/pipelines/test_gsm8k_recipe.py runs a whole graph without it.
 """
 
 from __future__ import annotations

@@ -38,14 +38,14 @@ TEXTS = {
     ),
     "two runs on one card": (
         torch.OutOfMemoryError(FULL.format(others="Process 2493055 has 12.02 GiB memory in use. ")),
-        "the card is shared, process 2493055 holds 12.02 GiB of it: end what else is on the card",
+        "the card is shared, process 2493055 holds 12.02 GiB of it: end other processes on the card",
     ),
     "a sampler beside another run": (
         ValueError(
             "Free memory on device cuda:0 (12.3/79.19 GiB) on startup is less than desired GPU memory utilization "
             "(0.4, 31.68 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
         ),
-        "vLLM does not get its share of the card: end what else is on the card",
+        "vLLM does not get its share of the card: end other processes on the card",
     ),
     "no room for the cache": (
         ValueError(
@@ -54,10 +54,10 @@ TEXTS = {
         ),
         "raise sampler.memory_fraction, or lower sampler.max_model_tokens",
     ),
-    "an old driver": (RuntimeError(OLD), "the NVIDIA driver knows CUDA 12.8 and nothing newer"),
+    "an old driver": (RuntimeError(OLD), "the NVIDIA driver supports CUDA up to 12.8"),
     "NCCL": (
         dist.DistBackendError(NCCL),
-        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME (`ip addr`), open it for the nodes, and NCCL_DEBUG=INFO tells more",
+        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME (`ip addr`), and open it for the nodes. NCCL_DEBUG=INFO shows",
     ),
     "two ranks on one card": (
         dist.DistBackendError(
@@ -118,7 +118,7 @@ def test_a_gpu_that_torch_cannot_use_is_no_reason_to_compute_on_the_cpu(monkeypa
 def test_a_checkpoint_of_another_trainer_is_refused_with_its_ranks(tmp_path):
     for rank in range(2):
         (tmp_path / f"rank-{rank:05d}.safetensors").touch()
-    with pytest.raises(UserError, match=r"trainer.kind deepspeed on 2 rank\(s\), and trainer.kind torch cannot"):
+    with pytest.raises(UserError, match=r"trainer.kind deepspeed on 2 rank\(s\), but trainer.kind torch cannot"):
         require_written_by("torch", tmp_path, "trainer.safetensors")
     (tmp_path / "trainer.safetensors").touch()
     require_written_by("torch", tmp_path, "trainer.safetensors")

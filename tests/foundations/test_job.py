@@ -1,4 +1,4 @@
-"""The command of a stage: which files and parameters its job gets, and what is refused before any work."""
+"""The command of a stage: which files and parameters its job gets, and what is rejected before any work."""
 
 from pathlib import Path
 

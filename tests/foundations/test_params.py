@@ -1,4 +1,4 @@
-"""Parameter files: every mistake is told with the key and the remedy."""
+"""Parameter files: the error for each mistake names the key and the remedy."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Tables: what is written is read again; foreign files are refused with a remedy."""
+"""Tables: written rows are read again; foreign files are rejected with a remedy."""
 
 import json
 

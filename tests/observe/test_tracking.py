@@ -333,7 +333,7 @@ def test_a_login_in_the_address_reaches_the_server_and_is_shown_and_stored_nowhe
     address, (folder, behind) = f"127.0.0.1:{(port := unused_port())}", served
     with front(port, behind, "me:S3CRETPW"):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:wrong-S3CRETPW@{address}")
-        with pytest.raises(UserError, match=f"http://me@{address} refuses the login") as refused:
+        with pytest.raises(UserError, match=f"http://me@{address} rejects the login") as refused:
             run_once()
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:S3CRETPW@{address}")
         run_once()

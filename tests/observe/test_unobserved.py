@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from stages.__main__ import main
+from stages.foundations.definitions import ALL
 from stages.foundations.files import dvc_md5
-from stages.foundations.fingerprints import ALL, Project, stage_roots
+from stages.foundations.fingerprints import Project, stage_roots
 from stages.foundations.params import read_yaml
 from tests.fakes.taught_policy import rl_flags, sft_flags, write_params
 

@@ -84,9 +84,9 @@ def test_every_ablation_of_the_project_is_valid(name):
         (changed("metrics", "length", "file", "rl_round/rl_7"), "metrics.length.file: there is no 'rl_round/rl_7'"),
         (changed("policy", "rl_7"), "policy 'rl_7' is not measured; policies are sft, rl_1"),
         (changed("seeds", []), "ablation mini.seeds: .*at least 1"),
-        (changed("seeds", [1, 1]), "each may stand there once"),
+        (changed("seeds", [1, 1]), "list each seed once"),
         (changed("recipe", "desktop"), "unknown recipe 'desktop': there are .*laptop"),
-        (changed("comparisons", 0, "direction", "same"), "margin belongs to direction `same`"),
+        (changed("comparisons", 0, "direction", "same"), "direction `same` needs a margin"),
         (changed("clam", "x"), "ablation mini.clam: unknown key"),
     ],
 )
@@ -100,7 +100,7 @@ def test_an_unknown_name_and_a_wrong_name_are_told(root):
     with pytest.raises(UserError, match="unknown ablation 'mimi': did you mean 'mini'"):
         read_ablation(root, "mimi")
     (root / "pipelines/ablations/mini.yaml").rename(root / "pipelines/ablations/maxi.yaml")
-    with pytest.raises(UserError, match="must be that of its file: maxi"):
+    with pytest.raises(UserError, match="must be the name of its file: maxi"):
         read_ablation(root, "maxi")
     assert "BROKEN" in list_ablations(root)[0]
 

@@ -87,8 +87,8 @@ def write_branch(folder):
     assert retrace(folder, "graph", "--check", code=1) == (
         "dvc.yaml differs from what these stages declare: toy, twist. Run `retrace graph`\n"
     )
-    assert retrace(folder, "graph") == "dvc.yaml now has what these stages declare: toy, twist\n"
-    assert retrace(folder, "graph", "--check") == "dvc.yaml has what the stages declare\n"
+    assert retrace(folder, "graph") == "dvc.yaml now matches what these stages declare: toy, twist\n"
+    assert retrace(folder, "graph", "--check") == "dvc.yaml matches what the stages declare\n"
     (folder / "pipelines/recipes/toys.yaml").write_text(TOYS)
 
 
@@ -138,7 +138,7 @@ def test_a_new_branch_is_two_packages_and_one_command(project):
     explained = retrace(project, "explain", "data/toys/twisted/one.json")
     assert explained.index("twist@one") < explained.index("\ntoy\n") and "raw     kind toys" in explained
     assert "runs" in retrace(project, "mirror", tracking=True)
-    assert "no stage of this recipe brings a language model" in retrace(project, "plan", "toys", code=2)
+    assert "no stage of this recipe trains or samples a language model" in retrace(project, "plan", "toys", code=2)
     assert "is no policy of this project" in retrace(project, "compare", "one", "two", code=2)
 
 

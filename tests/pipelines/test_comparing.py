@@ -147,14 +147,14 @@ def test_problems_of_the_training_data_are_told_and_left_out_on_demand():
     everything = frozenset(("sums", f"sums/{number}") for number in range(20))
     with pytest.raises(UserError, match="a, b share no clean problem"):
         compared(sides[0], with_leaks("b", everything, 0.5), is_clean=True)
-    with pytest.raises(UserError, match="--clean: what c was trained on is not known"):
+    with pytest.raises(UserError, match="--clean: the training data of c are unknown"):
         compared(sides[0], side("c", answers([0.5] * 20)), is_clean=True)
 
 
 def test_a_problem_with_the_same_id_and_another_text_is_another_problem():
     rows = answers([0.5] * 20)
     changed = [dict(row, answer="7") if row["problem_id"] == "sums/3" else row for row in rows]
-    with pytest.raises(UserError, match="1 problems have the same id and another text"):
+    with pytest.raises(UserError, match="1 problems have the same id but another text"):
         compared(side("a", rows), side("b", changed))
     assert only(compared(side("a", rows), side("b", changed), is_common=True)).difference.problems == 19
 

@@ -46,7 +46,7 @@ Stage 'rl_round@rl_2' didn't change, skipping
 """
 RL_3 = """Running stage 'rl_round@rl_3':
 > python -m pipelines.launching -m stages.rl_round --params params.yaml --round rl_3
-rl_round: going on from step 6
+rl_round: resuming from step 6
 """
 AFTER_RL_3 = """Updating lock file 'dvc.lock'
 
@@ -204,7 +204,7 @@ def test_what_a_failed_stage_said_is_shown_whole_with_its_exit_code(
     assert console.end(255) == 2
     assert capsys.readouterr().err == (
         "[13/24] rl_round@rl_3  failed after 12 s, exit code 2\n"
-        f"rl_round: going on from step 6\n{said}The whole output is in state/repro.log.\n"
+        f"rl_round: resuming from step 6\n{said}The whole output is in state/repro.log.\n"
     )
     assert log.getvalue().endswith(said + FAILURE)
 

@@ -65,7 +65,7 @@ def test_mistakes_are_one_sentence(tmp_path):
     for arguments, code, told in (
         ([tmp_path / "no.jsonl"], 2, "no.jsonl is no file"),
         ([write(tmp_path / "rows.txt")], 2, "its name should end in .jsonl"),
-        ([write(tmp_path / "empty.jsonl", [])], 2, "has no sound row in its first 0: it is empty"),
+        ([write(tmp_path / "empty.jsonl", [])], 2, "has no valid row in its first 0: it is empty"),
         ([file, "--problem", "nope"], 1, "0 of 3 rows are problems"),
         ([file, "--answer", "{kind: boxes, field: gold}"], 2, "--answer: give the name of a field, or a mapping whose"),
         (

@@ -96,7 +96,7 @@ def test_typed_turns_and_what_a_wrong_environment_is_told(project):
     assert re.match(
         r"2 error: custom/clock\.py is not replayable: after 1 turns it said .*, in a new process .*", clock
     )
-    assert seeded.startswith("2 error: `reset` returned") and "it may use the problem alone" in seeded
+    assert seeded.startswith("2 error: `reset` returned") and "it may use only the problem" in seeded
     assert fails == "1 the environment failed: ZeroDivisionError: division by zero\n\n"
     assert two.startswith("2 error: ") and "custom/two.py has 2 classes: name the environment with --name" in two
     assert absent.startswith("2 error: custom/absent.py does not exist: there are custom/brevity.py")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pipelines.cli import app
 from stages.foundations.files import write_metrics
-from tests.fakes.graded_project import write_lock, write_project
+from tests.fakes.graded_project import STAGES, write_lock, write_project
 from tests.fakes.tiny_policy import write_tiny_policy
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
@@ -19,7 +19,10 @@ IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Makes a base in bfloat16, the policy rl_1 in float32 as a round saves it, scores with intervals, and licences."""
+    """Makes a base in bfloat16, the policy rl_1 in float32 as a round saves it, scores with intervals, and licences.
+
+    The round has a teacher.
+    """
     root = write_project(tmp_path / "project")
     policies = root / "data/policies"
     for name in ("base", "rl_1"):
@@ -32,7 +35,12 @@ def project(tmp_path, monkeypatch):
     params = yaml.safe_load((root / "params.yaml").read_text())
     params["sources"]["train"] |= {"role": "train", "licence": "CC BY 4.0 | pipes"}
     params["rl"] |= {"advantage": {"kind": "group_normalized", "divide_by_std": False}, "loop": {"kind": "synchronous"}}
+    params["rl_rounds"]["rl_1"]["distillation"], params["teachers"] = {"coefficient": 0.5}, {"rl_1": "sft"}
     (root / "params.yaml").write_text(yaml.safe_dump(params))
+    folder, (deps, *others) = "data/teachers/rl_1", STAGES["rl_round@rl_1"]
+    shutil.copytree(policies / "sft", root / folder / "policy")
+    monkeypatch.setitem(STAGES, "teacher@rl_1", (["data/policies/sft"], ["teachers.rl_1"], [f"{folder}/policy"]))
+    monkeypatch.setitem(STAGES, "rl_round@rl_1", ([*deps, folder], *others))
     write_lock(root)
     monkeypatch.setattr("pipelines.commands.exporting.PROJECT", root)
     monkeypatch.chdir(root)
@@ -75,6 +83,7 @@ def test_the_card_has_data_methods_scores_and_commands(project):
         "| train | train | https://example.org/train.jsonl | CC BY 4.0 \\| pipes |",
         "- GRPO's group-normalised advantage (arXiv 2402.03300)",
         "- without the division by the deviation, Dr. GRPO (2503.20783)",
+        "- on-policy distillation in rl_1: from sft, coefficient 0.5",
         "dvc repro grade@rl_1",
     ):
         assert line in card.splitlines()
@@ -84,7 +93,7 @@ def test_the_card_has_data_methods_scores_and_commands(project):
 
 def test_a_folder_of_somebody_elses_says_that_nothing_is_known(project):
     export(write_tiny_policy(project / "theirs"), "--to", project / "out")
-    assert "nothing is known of its data" in (project / "out/README.md").read_text()
+    assert "so its data are unknown" in (project / "out/README.md").read_text()
 
 
 def test_mistakes_are_one_sentence_and_write_nothing(project, monkeypatch):
@@ -95,7 +104,7 @@ def test_mistakes_are_one_sentence_and_write_nothing(project, monkeypatch):
     (project / "full/notes").write_text("mine")
     for arguments, told in (
         (["rl_9", "--to", "out"], "'rl_9' is neither a policy of this project (base, rl_1, sft)"),
-        (["rl_1", "--to", "full"], "is there and not empty: name a new folder"),
+        (["rl_1", "--to", "full"], "is not empty: name a new folder"),
         (["sft", "--to", "out"], "has no safetensors"),
         (["rl_1", "--to", "out", "--push", "mine"], "name the owner too"),
         (["rl_1", "--to", "out", "--push", "me/.."], "--push me/..: "),

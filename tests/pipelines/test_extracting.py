@@ -80,7 +80,7 @@ def test_a_folder_in_two_processes_with_what_is_wanted(tmp_path):
     assert row["evidence"] == "words+words: Exercise 1 | Solution"
     assert "b.md: no_row_left (every row is below" in result.stderr
     assert "c.html: no_exercise (no label" in result.stderr and "d.png" not in result.stderr
-    assert "not read, as no format has their ending: 1 .png" in result.stderr
+    assert "not read, because no format has their ending: 1 .png" in result.stderr
     assert run(tmp_path, "--format", "word").exit_code == 2
 
 

@@ -241,7 +241,7 @@ def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, warm):
     kill_in_sft(project, "dvc", "/bin/sh")
     kill_in_sft(project, "stage", "/bin/bash")
     printed = dvc(project, "repro", "sft", front=warm)
-    assert "sft" in stages_run(printed) and "going on from step" in printed
+    assert "sft" in stages_run(printed) and "resuming from step" in printed
     resumed = output_hashes(project)
-    assert "going on from step" not in dvc(project, "repro", "--force", "--single-item", "sft", front=warm)
+    assert "resuming from step" not in dvc(project, "repro", "--force", "--single-item", "sft", front=warm)
     assert output_hashes(project) == resumed

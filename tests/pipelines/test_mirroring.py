@@ -286,7 +286,7 @@ def test_a_lock_committed_with_a_conflict_in_it_hides_no_other_commit(project, d
 def test_an_mlflow_that_is_gone_is_told(project, monkeypatch, uri):
     (project / "state" / "broken.db").write_text("no database " * 1000)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(state=project / "state"))
-    with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI; what was done is kept"):
+    with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI; finished runs are kept"):
         mirror(project)
     with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI"):
         run_finder(project, project / "state")("some run")

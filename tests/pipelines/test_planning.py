@@ -329,14 +329,14 @@ def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_pa
     assert stage.seconds == pytest.approx(longer + shorter / steps) and shorter > 0
     assert stages["sft"].seconds == stages["sft"].training_seconds
     told = " ".join(made.assumptions)
-    assert "longer of drawing (28 replica(s)) and training (16 rank(s)), side by side" in told
-    assert "repack is taken to keep" in told and not any("share rank 0" in line for line in made.problems)
+    assert "longer of sampling (28 replica(s)) and training (16 rank(s)), in parallel" in told
+    assert "repack is assumed to keep" in told and not any("share rank 0" in line for line in made.problems)
     few = make_plan(PROJECT, asynchronous_recipe(tmp_path), PlanRequest("H100", 64))
-    assert any("work side by side on 128 GPUs, and --gpus is 64: raise it" in line for line in few.problems)
+    assert any("need 128 GPUs, but --gpus is 64: raise it" in line for line in few.problems)
     plain = make_plan(PROJECT, asynchronous_recipe(tmp_path, repack={"kind": "none"}), PlanRequest("H100", 128))
     alone = next(stage for stage in plain.stages if stage.name == "rl_round@rl_1")
     assert alone.sampling_seconds > stage.sampling_seconds
-    assert "waits for the longest response of its own share" in " ".join(plain.assumptions)
+    assert "waits for the longest response of its share" in " ".join(plain.assumptions)
 
 
 def test_the_trainer_of_the_asynchronous_loop_stands_still_while_it_evaluates(tmp_path):

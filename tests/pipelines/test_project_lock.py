@@ -81,7 +81,7 @@ def test_half_a_table_of_dvc_stops_no_run(dvc_project):
     assert done.returncode and "rwlock" in done.stderr, "DVC mends it by itself now: our mending can go"
     said = []
     repair_dvc_state(dvc_project, said.append)
-    assert len(said) == 1 and "a DVC was killed" in said[0]
+    assert len(said) == 1 and "DVC was killed" in said[0]
     assert run(dvc_project, *command).returncode == 0
 
 

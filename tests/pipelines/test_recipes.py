@@ -250,17 +250,17 @@ def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_pr
 @pytest.mark.parametrize(
     ("recipes", "told"),
     [
-        ({"a": "extends: b.yaml\n", "b": "extends: a.yaml\n"}, "goes round in a circle: b.yaml -> a.yaml -> b.yaml"),
+        ({"a": "extends: b.yaml\n", "b": "extends: a.yaml\n"}, "forms a cycle: b.yaml -> a.yaml -> b.yaml"),
         (
             {"a": "extends: gone.yaml\n"},
-            "recipe a.yaml: it extends gone.yaml, and there is no pipelines/recipes/gone.yaml",
+            "recipe a.yaml: it extends gone.yaml, but there is no pipelines/recipes/gone.yaml",
         ),
         ({"a": "extends: ../laptop.yaml\n"}, "there is no pipelines/recipes/../laptop.yaml"),
         ({"a": "extends: laptop.yaml\nwithout: [sfft]\n"}, "recipe a: sfft: laptop.yaml has no such key"),
         ({"a": "extends: laptop.yaml\nfirst.x: 1\n"}, "recipe a: first.x: laptop.yaml has no such key"),
         ({"a": "extends: [laptop.yaml\n"}, "pipelines/recipes/a.yaml is not valid YAML"),
         ({"a": "first: " + "[" * 50_000}, "more than 100 lists or mappings inside each other"),
-        ({"a": "extends: laptop.yaml\nfirst: 1\nfirst: 2\n"}, "key `first` stands here first"),
+        ({"a": "extends: laptop.yaml\nfirst: 1\nfirst: 2\n"}, "key `first` is here"),
         ({"a": "base: laptop.yaml\n"}, "`base: laptop.yaml` is the old spelling: write `extends: laptop.yaml`"),
         ({"a": "extends: [laptop.yaml]\n"}, "`extends` is ['laptop.yaml']: write a file name"),
         (

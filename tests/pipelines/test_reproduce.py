@@ -207,7 +207,7 @@ def test_a_server_that_refuses_the_login_is_the_callers_mistake(flows, capsys, m
     monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
     with temporary_settings(updates={PREFECT_API_AUTH_STRING: login}):
         assert main([]) == 2
-    assert "refuses our login: set PREFECT_API_AUTH_STRING" in capsys.readouterr().err
+    assert "rejects our login: set PREFECT_API_AUTH_STRING" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ def test_a_changed_file_behind_a_url_is_a_new_revision(tmp_path, server):
 def test_a_server_that_does_not_answer_is_told_and_the_pinned_revision_stays(tmp_path):
     lines = []
     assert ask_upstream(tmp_path, "http://127.0.0.1:9/x", "0" * 64, lines).changes == []
-    assert "source far could not be asked for a newer revision" in lines[0]
+    assert "source far could not be checked for a newer revision" in lines[0]
 
 
 def test_an_answer_that_breaks_off_is_no_answer_and_leaves_no_file(tmp_path):
@@ -176,7 +176,7 @@ def test_an_answer_that_breaks_off_is_no_answer_and_leaves_no_file(tmp_path):
         threading.Thread(target=cut_off, args=[listener], daemon=True).start()
         lines, url = [], f"http://127.0.0.1:{listener.getsockname()[1]}/x"
         assert ask_upstream(tmp_path, url, "0" * 64, lines).changes == []
-    assert "could not be asked" in lines[0] and list((tmp_path / "state" / "downloads").iterdir()) == []
+    assert "could not be checked" in lines[0] and list((tmp_path / "state" / "downloads").iterdir()) == []
 
 
 # ------------------------------------------------------------------ tables to pairs
@@ -308,7 +308,7 @@ def test_without_mlflow_the_tag_moves_and_the_message_says_how_mlflow_is_told(re
         promote(repository, promotion(repository, version, version - 1 or None, recipe="lonely"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     done = invoke("lonely")
-    assert done.exit_code == 2 and "`retrace rollback` or the next retrain tells MLflow" in done.output
+    assert done.exit_code == 2 and "`retrace rollback` or the next retrain updates MLflow" in done.output
     assert "secret" not in done.output
     assert current(repository, "lonely").version == 1
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking)
@@ -350,7 +350,7 @@ def test_tags_that_people_set_or_removed(repository, monkeypatch):
     promote(repository, promotion(repository, 1, None))
     tag("-d", "champion-laptop")
     done = invoke("laptop")
-    assert done.exit_code == 2 and "the tag champion-laptop is gone: say with --to" in done.output
+    assert done.exit_code == 2 and "the tag champion-laptop is gone: name a champion with --to" in done.output
     assert invoke("laptop", "--to", "1").exit_code == 0 and current(repository, "laptop").version == 1
     tag("-f", "champion-laptop", "HEAD")
     with pytest.raises(UserError, match="points to no promotion: set it to one of them"):

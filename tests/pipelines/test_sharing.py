@@ -238,8 +238,8 @@ def test_a_remote_that_falls_silent_costs_a_warning_and_no_run(tmp_path, monkeyp
     pushing.start()
     assert pull_before_run(puller, pulled.append) == (), "DVC alone would wait for it in each stage"
     pushing.join()
-    assert "has fallen silent, so nothing more is pulled" in pulled[-1] and "nothing moved for" in pulled[-1]
-    assert "nothing moved" in pushed[-2] and "They are safe here" in pushed[-2] and pushed[-1] is False
+    assert "has fallen silent, so nothing more is pulled" in pulled[-1] and "no data moved for" in pulled[-1]
+    assert "no data moved" in pushed[-2] and "They are safe here" in pushed[-2] and pushed[-1] is False
 
 
 @pytest.mark.slow

@@ -471,7 +471,7 @@ app(["simulate", *sys.argv[1:], "--steps", "1", "--jobs", "1", "--policies", "sy
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--paper", "--gpus", 0], "0 GPUs simulate nothing: give --gpus 1 or more"),
+        (["--paper", "--gpus", 0], "0 GPUs cannot be simulated: give --gpus 1 or more"),
         (["--paper", "--model", "8B"], "no model '8B' in the paper: there are 7B, 32B, 72B"),
         (["--paper", "--model", "72B", "--gpus", 4], "a replica of 72B takes 8 GPUs (tensor parallel) and there are 4"),
         (["--paper", "--policies", "laminar"], "no policy 'laminar': there are synchronous, "),

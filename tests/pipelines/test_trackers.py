@@ -60,23 +60,23 @@ def test_tensorboard_reads_each_run_once(state):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     said = CliRunner().invoke(app, ["mirror", "--to", "tensorboard"]).output
-    assert said == f"2 runs were new to tensorboard: tensorboard --logdir {state / 'tensorboard'}\n"
+    assert said == f"2 runs were added to tensorboard: tensorboard --logdir {state / 'tensorboard'}\n"
     first, second = sorted((state / "tensorboard").iterdir())
     assert second.name.endswith(" a_b"), "a name is no path"
     events = EventAccumulator(str(first))
     events.Reload()
     assert [(one.step, one.value, one.wall_time) for one in events.Scalars("loss")] == [(1, 2.0, 1.1), (2, 1.0, 3.1)]
-    assert CliRunner().invoke(app, ["mirror", "--to", "tensorboard"]).output.startswith("0 runs were new")
+    assert CliRunner().invoke(app, ["mirror", "--to", "tensorboard"]).output.startswith("0 runs were added")
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("wandb"), reason="wandb is an extra: not installed here")
 def test_wandb_gets_each_run_once(state, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert CliRunner().invoke(app, ["mirror", "--to", "wandb"]).output.endswith("2 runs were new to wandb\n")
+    assert CliRunner().invoke(app, ["mirror", "--to", "wandb"]).output.endswith("2 runs were added to wandb\n")
     assert len(list((state / "wandb").glob("offline-run-*"))) == 2
-    assert CliRunner().invoke(app, ["mirror", "--to", "wandb"]).output.endswith("0 runs were new to wandb\n")
+    assert CliRunner().invoke(app, ["mirror", "--to", "wandb"]).output.endswith("0 runs were added to wandb\n")
     said = CliRunner().invoke(app, ["mirror", "--to", "wandb", "--project", "other"]).output
-    assert said.endswith("2 runs were new to wandb\n"), "another project has none of them"
+    assert said.endswith("2 runs were added to wandb\n"), "another project has none of them"
 
 
 @pytest.mark.skipif(bool(importlib.util.find_spec("wandb")), reason="wandb is installed here")

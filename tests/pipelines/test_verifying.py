@@ -38,7 +38,7 @@ def compared(tmp_path, name, first, second):
     ("first", "second", "verdict", "detail"),
     [
         ('{"a": 1}', '{"a": 1}', Verdict.IDENTICAL, ""),
-        ('{"a": 1}', '{"a": 1.0}', Verdict.EQUAL, "written otherwise"),
+        ('{"a": 1}', '{"a": 1.0}', Verdict.EQUAL, "in another notation"),
         ('{"a": 1000}', '{"a": 1000.9}', Verdict.EQUAL, ""),
         ('{"a": 1000}', '{"a": 1001.1}', Verdict.DIFFERENT, "a 1000 became 1001.1"),
         ('{"a": {"b": [1, 2]}}', '{"a": {"b": [1, 3]}}', Verdict.DIFFERENT, "a.b[1] 2 became 3"),

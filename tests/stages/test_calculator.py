@@ -116,4 +116,4 @@ def test_the_calculator_answers_as_the_conversations_say(run):
                 assert (answered if isinstance(answered, str) else answered.text) == observation, turn
         done = made.step(said[-1])
         assert isinstance(done, Done) and done.response == f"\\boxed{{{problem['answer']}}}"
-    assert len(seen) == 3  # numbers, the busy calculator, and a refused call
+    assert len(seen) == 3  # numbers, the busy calculator, and a rejected call

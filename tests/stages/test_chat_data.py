@@ -313,7 +313,7 @@ def test_fine_tuning_learns_them_and_a_killed_run_ends_with_the_same_weights(pro
     most = changes_of(lambda: sft(project, tmp_path / "whole"), tmp_path)
     assert killed_at(lambda: sft(project, tmp_path / "killed"), tmp_path, most // 2)
     sft(project, tmp_path / "killed")
-    assert "sft: going on from step" in capfd.readouterr().err
+    assert "sft: resuming from step" in capfd.readouterr().err
     for name in ("sft", "sft.csv", "sft.json"):
         assert dvc_md5(tmp_path / "killed" / name) == dvc_md5(tmp_path / "whole" / name)
     done = json.loads((tmp_path / "whole/sft.json").read_text())

@@ -181,7 +181,7 @@ def test_the_mirror_is_named_by_the_variable_the_machine_or_its_place(tmp_path, 
     monkeypatch.setenv(MIRROR_VARIABLE, "")
     assert mirror_folder(project) is None
     monkeypatch.delenv(MIRROR_VARIABLE)
-    for content, said in (("mirror: ../none", "no folder here"), ("miror: x", "nothing else"), ("a: [", "no YAML")):
+    for content, said in (("mirror: ../none", "no folder here"), ("miror: x", "may only hold"), ("a: [", "no YAML")):
         (project / "machine.yaml").write_text(content)
         with pytest.raises(UserError, match=rf"machine\.yaml.*{said}"):
             mirror_folder(project)
@@ -407,7 +407,7 @@ def test_generated_arithmetic(tmp_path):
     row = problems.iloc[0]
     assert row["solution"].endswith(f"\nThe answer is \\boxed{{{row['answer']}}}.")
     too_many = {**ARITHMETIC, "operand_max": 1, "value_max": 2, "steps": [1], "weights": {"chain": 1}}
-    with pytest.raises(UserError, match="hardly more than 2 different problems, 40 were asked for; lower `rows`"):
+    with pytest.raises(UserError, match="only about 2 different problems exist, but 40 were requested; lower `rows`"):
         collect(tmp_path, too_many)
 
 
@@ -418,7 +418,7 @@ def test_generated_digits(tmp_path):
     assert row["solution"].endswith(f" yes\nThe answer is \\boxed{{{row['answer']}}}.")
     assert all(read_problem(text).is_held_out for text in problems["problem"])
     too_many = {**origin, "rows": 2000, "sizes": {2: 1}, "is_held_out": True}
-    with pytest.raises(UserError, match=r"hardly more than \d+ different problems, 2000 were .*lower `rows`"):
+    with pytest.raises(UserError, match=r"only about \d+ different problems exist, but 2000 were .*lower `rows`"):
         collect(tmp_path, too_many)
 
 

@@ -375,7 +375,7 @@ def test_digit_pages_are_reproducible_and_hold_no_held_out_problem(tmp_path):
     found = [read_problem(match) for match in re.findall(r"Digits [^?]*\?", text)]
     assert len({own.problem for own in found if own}) >= 85 and not any(own.is_held_out for own in found if own)
     assert "I see it." in text and "Let me check." in text and " yes" in text
-    with pytest.raises(UserError, match=r"hardly more than .* lower `exercises`"):
+    with pytest.raises(UserError, match=r"only about .* lower `exercises`"):
         collect(tmp_path, digits={**DIGITS, "sizes": {2: 1.0}, "coefficients": [2], "exercises": 5000})
     with pytest.raises(UserError, match=r"answer_only \+ jump .* more than 1"):
         collect(tmp_path, digits={**DIGITS, "jump": 0.7})

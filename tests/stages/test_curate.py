@@ -222,7 +222,7 @@ def test_equal_runs_give_equal_bytes(tmp_path):
 
 
 def test_errors_name_what_to_do(tmp_path):
-    with pytest.raises(UserError, match=r"40 problems are left and curate\.validation_rows asks for 40: lower it"):
+    with pytest.raises(UserError, match=r"40 problems are left, but curate\.validation_rows is 40: lower it"):
         curate(tmp_path, SUMS, validation_rows=40)
     with pytest.raises(UserError, match="0 problems are left"):
         curate(tmp_path, HELD_OUT)

@@ -1,5 +1,8 @@
-"""The long stages of the text-to-image branch, with one miniature for all: killed by SIGKILL at seeded moments, on
-ranks of DeepSpeed, in mixed precision, and on a folder in the format of Stable Diffusion in diffusers."""
+"""The long stages of the text-to-image branch, all with one miniature.
+
+They are killed by SIGKILL at seeded moments, and run on ranks of DeepSpeed, in mixed precision, and on a folder in the
+format of Stable Diffusion in diffusers.
+"""
 
 import json
 import random
@@ -88,10 +91,10 @@ def test_a_killed_stage_ends_with_the_bytes_of_an_undisturbed_one(stage, miniatu
     whole, changes = miniature
     command, moments, most = work(stage, whole, tmp_path), random.Random(f"killed {stage}"), changes[stage]
     assert killed_at(command, tmp_path, moments.randrange(most // 3, 2 * most // 3))
-    assert list((tmp_path / "state").glob("scratch/*/*")), "there is something to go on from"
+    assert list((tmp_path / "state").glob("scratch/*/*")), "there is something to resume from"
     if killed_at(command, tmp_path, moments.randrange(most)):  # less work is left, so it may end earlier
         command()
-    assert stage == "generate" or f"{stage}: going on from step" in capfd.readouterr().err
+    assert stage == "generate" or f"{stage}: resuming from step" in capfd.readouterr().err
     for name in declared_stage(stage).outputs:
         assert dvc_md5(tmp_path / name) == dvc_md5(whole / stage / name), name
     assert not list((tmp_path / "state").glob("scratch/*/*"))

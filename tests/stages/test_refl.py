@@ -263,7 +263,7 @@ def test_a_split_without_prompts_and_a_missing_image_are_told(project, tmp_path)
         run(project, tmp_path, dpo, places={"prompts": tmp_path / "few"})
     pairs = read_table(project / "pairs" / "pairs.parquet", PAIR).assign(worse_image_id="f" * 64)
     write_table(pairs, tmp_path / "pairs" / "pairs.parquet", PAIR)
-    with pytest.raises(UserError, match="of 4 training pairs"):
+    with pytest.raises(UserError, match="none of the 4 training pairs"):
         run(project, tmp_path, dpo, places={"pairs": tmp_path / "pairs"})
 
 
@@ -308,7 +308,7 @@ def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_p
 
 def test_a_window_outside_of_the_draw_and_a_pretraining_weight_of_zero_are_refused():
     for change, told in (
-        ({"feedback": {"kind": "refl", "window": [2, 4], "bound": 2.0}}, "must lie in 0..3"),
+        ({"feedback": {"kind": "refl", "window": [2, 4], "bound": 2.0}}, "must be in 0..3"),
         ({"feedback": {"kind": "draft", "gradient_steps": 5, "bound": None}}, "at most sampling_steps"),
         ({"feedback": {**FILTERING, "top_share": 1.0}}, "less than 1"),
         ({"feedback": {**RAFT, "pictures_per_prompt": 1}}, "greater than or equal to 2"),

@@ -454,7 +454,7 @@ def test_nothing_at_all_gives_a_page_that_says_so(tmp_path):
 def test_a_policy_may_be_its_own_baseline(run):
     write_params(run, {**PARAMS, "policies": ["sft"], "rl_rounds": {}})
     text = Reader(make_page(run)).text
-    assert "sft is the last policy and the baseline: there is nothing to compare it with." in text
+    assert "sft is the last policy and the baseline, so there is no comparison." in text
     assert "is better" not in text
 
 

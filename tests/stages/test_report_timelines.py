@@ -107,7 +107,7 @@ def test_pictures_of_long_rounds_with_many_replicas_stay_bounded(run):
 
 def test_an_empty_timeline_is_said_to_be_empty(run):
     write(run, Timeline(0.0))
-    assert "No process of this round has said what it did." in Reader(make_page(run)).text
+    assert "No process of this round has reported its activities." in Reader(make_page(run)).text
 
 
 def test_hostile_names_stay_text(run):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,13 +39,14 @@ REJECTION = RejectionSampledDemonstrations(
 )
 AGREEMENT = PolicyAgreement(kind="policy", samples=2, temperature=1.0, max_response_tokens=12, max_candidates=None)
 HELD_OUT = {"every_steps": 1, "problems": 8, "samples": 2, "temperature": 1.0, "keep": "best", "patience": 3}
+TEACHER = {"rl_rounds.rl_1.distillation": {"coefficient": 0.5}}
 CHOICES = {
     "plain": {"rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96, "rl.evaluation": HELD_OUT},
-    "everything": {**EVERYTHING, "rl_rounds.rl_1.steps": 2, "trainer.micro_batch_tokens": 96},
+    "everything": {**EVERYTHING, **TEACHER, "rl_rounds.rl_1.steps": 2, "trainer.micro_batch_tokens": 96},
     "critic": {**PPO, "rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96},
 }
-"""The first evaluates and keeps its best weights. The second has a baseline that compares tokens, a reference, and a
-selection by pass rates. The third has a critic, and is stopped as the first is."""
+"""The first evaluates and keeps its best weights. The second has a baseline that compares tokens, a reference, a
+teacher, and a selection by pass rates. The third has a critic, and is stopped as the first is."""
 
 STOPPED = ("plain", "critic")
 
@@ -74,6 +76,8 @@ def rounds(taught, tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setenv("RETRACE_TRACKING", "off")
     patch.setenv("RETRACE_STATE", str(out / "state"))
+    patch.chdir(out)
+    shutil.copytree(taught / "base", "data/teachers/rl_1/policy")
 
     def run(name: str, kind: str, trainer: dict) -> None:
         folder = out / f"{name}-{kind}"
@@ -153,7 +157,7 @@ def test_ranks_draw_what_one_draws_and_learn_the_same(rounds, choice):
     assert gaps.max() < 2e-4
     assert gaps.mean() < 1e-6
     rows = list(zip(curve(one), curve(several), strict=True))
-    assert rows
+    assert rows and all(("distillation/reverse_kl" in row) == (choice == "everything") for row, _ in rows)
     for alone, together in rows:
         assert together == pytest.approx(alone, rel=1e-3, abs=1e-4)
 

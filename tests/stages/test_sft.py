@@ -63,7 +63,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(taught, tmp_pa
     assert killed_at(lambda: main(sft_flags(taught, params, tmp_path / "killed")), tmp_path, moment)
     assert not (tmp_path / "killed" / "sft").exists()
     main(sft_flags(taught, params, tmp_path / "killed"))
-    assert "sft: going on from step" in capfd.readouterr().err
+    assert "sft: resuming from step" in capfd.readouterr().err
     for name in ("sft", "sft.csv", "sft.json"):
         assert dvc_md5(tmp_path / "killed" / name) == dvc_md5(tmp_path / "whole" / name)
     assert not list((tmp_path / "state").glob("scratch/*/*"))
@@ -92,7 +92,7 @@ def test_a_run_that_is_killed_at_the_end_of_a_pass_begins_the_next_one(taught, t
         assert killed_at(lambda step=step: killed_after(step), tmp_path, NEVER)
     capfd.readouterr()
     main(sft_flags(taught, params, tmp_path / "killed"))
-    assert "sft: going on from step 6" in capfd.readouterr().err
+    assert "sft: resuming from step 6" in capfd.readouterr().err
     rows = list(csv.DictReader((tmp_path / "killed" / "sft.csv").open()))
     assert [int(row["step"]) for row in rows] == list(range(1, 10))
     for name in ("sft", "sft.csv", "sft.json"):

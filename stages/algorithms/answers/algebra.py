@@ -1,9 +1,9 @@
-"""A canonical form for expressions, and matrices of expressions worked out entry by entry.
+"""Brings expressions into a canonical form, and works out matrices of expressions entry by entry.
 
 The form is a quotient of polynomials with rational coefficients, in atoms. Atoms are variables, pi, e, i, roots of
 primes, and opaque atoms: terms without a rule here (`sin` of a form, a root of a sum). Two expressions with equal forms
-are equal. Two different forms without opaque atoms are different expressions: roots of primes are linearly
-independent over the rationals (Besicovitch 1940), and variables are free; for pi and e this is assumed.
+are equal. Two different forms without opaque atoms are different expressions, because roots of primes are linearly
+independent over the rationals (Besicovitch 1940) and variables are free. For pi and e this is assumed.
 
 Terms, exponents and bits of a coefficient are bounded: beyond a bound there is an UnreadableError, and `evaluation`
 compares values instead. Roots are taken only where the sign is certain: of positive numbers, and of a single variable
@@ -125,7 +125,7 @@ def are_proportional(first: Form, second: Form) -> Fraction | None:
 
 
 def rational_value(form: Form) -> Fraction | None:
-    """Returns the number that a form stands for; None when it is not rational."""
+    """Returns the number that a form represents; None when it is not rational."""
     # A denominator of several terms is not divided out, although (1+\sqrt2)/(1+\sqrt2) is 1.
     if form.bottom != _ONE or any(monomial for monomial in form.top):
         return None

@@ -14,8 +14,9 @@ The algebra compares two expressions exactly where it can; else their values are
 two numbers of which at least one is a decimal:
 1. Equal numbers agree.
 2. Numbers that differ by at most 1e-6, absolutely and relative to the larger, agree: floating point noise.
-3. A gold decimal agrees with an exact value (a fraction, root, power, multiple of pi ...; not an integer) if it is the
-   rounding of that value, half up or half even, to the decimal's places, and shows at least four significant digits.
+3. A gold decimal agrees with an exact value (a fraction, root, power, multiple of pi ...; not an integer) if two
+   conditions hold. It is the rounding of that value to the decimal's places, half up or half even. And it shows at
+   least four significant digits.
 4. Otherwise the numbers differ.
 A decimal never agrees with an exact gold answer, however near: 1.000 is not 99999/100000. A row may allow it: then 2.
 and 3. hold there too (`Leniency.decimals`), or numbers agree if they differ by at most a stated tolerance.
@@ -58,8 +59,8 @@ _MAX_ITEMS = 40
 
 def agree(gold, prediction, allowed: Leniency = STRICT) -> bool | None:
     """Whether two shapes (see `shapes.shape_of`) agree."""
-    # The order of the cases matters: a name around the whole answer goes first; a record is a list, so it comes before
-    # lists; sets of numbers before sequences, since `(1, 2)` may be either.
+    # The order of the cases matters. A name around the whole answer goes first. A record is a list, so it comes before
+    # lists. Sets of numbers come before sequences, since `(1, 2)` may be either.
     gold, prediction = _without_names(gold, prediction)
     records = _records(gold), _records(prediction)
     if records[0] or records[1]:

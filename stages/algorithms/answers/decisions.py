@@ -4,10 +4,10 @@ Start here: `decide` is the verifier's exact path. The order of the other files 
 1. `extraction` finds the answer in the response; `normalisation` gives it one spelling.
 2. `equivalence` compares the two texts.
 3. `algebraic_verdict` reads both as mathematics. `quantities` removes units, `latex` and `latex_parser` build a tree,
-   `shapes` says what kind of answer it is, `comparison` compares (with `algebra` and `evaluation`), and `worked_out`
+   and `shapes` says what kind of answer it is. `comparison` compares, with `algebra` and `evaluation`. `worked_out`
    looks for work that is left. Where the answer is a sentence, `sentences` first picks the answer out of it.
-4. math-verify drops whatever it does not understand. So it only gets texts that the grammar reads from end to end,
-   without a word left over, and that cannot explode.
+4. math-verify drops the parts of a text that it does not understand. So it only gets texts that the grammar reads from
+   end to end, without a word left over, and that cannot explode.
 
 Reading as mathematics is exact and takes less than a millisecond. It gives None for a text that it cannot read or
 decide. It executes nothing, and its time and memory are bounded for any text.
@@ -211,7 +211,7 @@ _TEMPERATURE = re.compile(
 # `7''` and `7"` are seven inches; only at the end, since f'' is a derivative.
 _INCHES = re.compile(r"(?<=[0-9]) ?(?:''|\")\Z")
 _CURRENCY = re.compile(r"\\text ?\{ ?(\\\$|[€£¥₹]) ?\}")
-# `\{x : x > 2\}`: the condition must contain the same letter (`\1`), and stands for the set.
+# `\{x : x > 2\}`: the condition must contain the same letter (`\1`), and represents the set.
 _SET_BUILDER = re.compile(
     r"\\\{ ?([a-zA-Z])(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)? ?(?::|\||\\mid(?![a-z])|\\vert(?![a-z])) ?([^{}:|]*\1.*)\\\}"
 )
@@ -268,7 +268,7 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
     if decision is not None:
         return decision
     quantities = read_quantities(_prepared(gold), _prepared(_without_choosing(prediction, gold)))
-    # Units that contradict each other decide at once, whatever the values.
+    # Units that contradict each other decide at once, for any values.
     factor = conversion(*quantities)
     if factor is None:
         return Verdict.WRONG, "units"

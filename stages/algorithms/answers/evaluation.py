@@ -1,9 +1,10 @@
-r"""Evaluates expressions at points, tells whether two are the same function, and estimates how large numbers may grow.
+r"""Evaluates expressions at points, decides whether two are the same function, and estimates how large numbers may
+grow.
 
-Values are floats, which tell expressions apart, or have 50 digits and more, which settle doubts. A number without
-roots and functions has an exact value. Variables and all intermediate values are real, unless the imaginary unit
-occurs in one of the two expressions: the square root of a negative number has no value. Odd roots of negative numbers
-are real, as in school and in `algebra`.
+Values are floats, which separate different expressions, or have 50 digits and more, which settle doubts. A number
+without roots and functions has an exact value. Variables and all intermediate values are real, unless the imaginary
+unit occurs in one of the two expressions: the square root of a negative number has no value. Odd roots of negative
+numbers are real, as in school and in `algebra`.
 
 Functions are compared at points of both signs, small and large, in every orthant, and at whole numbers. They are also
 compared on both sides of each zero or turning point of an expression under a root, an absolute value, a logarithm or a
@@ -278,8 +279,8 @@ _MOST_DIGITS_IN_DOUBT = 40_000
 """Most digits for all values that floats leave in doubt: a bound for texts made to leave every point in doubt."""
 # With fewer points that have values, equality could be chance: \ln(-x) has none at positive x.
 _FEWEST_POINTS = 3
-# Half of them have sizes of 0.4 to 2.7, half any magnitude from 0.01 to 1,000; signs go through the orthants.
-# |x-3| and x-3 differ only below 3, and |x|+|y| and |x+y| only where the signs differ.
+# Half of them have sizes of 0.4 to 2.7, half any magnitude from 0.01 to 1,000. Signs go through the orthants. Small
+# values and all signs are needed: |x-3| and x-3 differ only below 3, |x|+|y| and |x+y| only where signs differ.
 _GENERIC_POINTS = 16
 # For (-1)^n, which is real only at whole numbers: up to 4, 5, 6 and 7.
 _WHOLE_POINTS = 4

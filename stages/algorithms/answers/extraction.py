@@ -238,8 +238,11 @@ def extract_gold(gold: str) -> Extraction:
 
 
 def is_prose(text: str) -> bool:
-    r"""Returns True if `text` reads as a sentence: outside `\text{}` it has two separate words of three letters or
-    more, or one word in a script that formulas do not use."""
+    r"""Returns True if `text` reads as a sentence.
+
+    It does if it has, outside `\text{}`, two separate words of three letters or more, or one word in a script that
+    formulas do not use.
+    """
     words = _TEXT_GROUP.sub(" ", text)
     return len(_WORD.findall(words)) >= 2 or (not words.isascii() and OTHER_SCRIPT.search(words) is not None)
 

@@ -539,7 +539,7 @@ def _figure(reader, sign: str) -> Node:
             name += reader.tokens.next().value
         reader.tokens.close("}")
     sign = _SAME_SIGNS.get(sign, sign)
-    # \angle CBA is \angle ABC: the alphabetically first of the two readings stands for both.
+    # \angle CBA is \angle ABC: the alphabetically first of the two readings represents both.
     if len(name) == _FROM_BOTH_ENDS.get(sign) and name.isalpha():
         name = min(name, name[::-1])
     return Node("text", (f"{sign} {name}",))

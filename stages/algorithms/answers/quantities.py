@@ -166,8 +166,8 @@ OPERATIVE_WORD = re.compile(
     r")(?![\w])",
     re.IGNORECASE,
 )
-"""Closed classes of words that compare, compute, condition, deny or refer; that bound, estimate or doubt a value; that
-place it elsewhere in the work; or that make another value of it. A value beside such a word is not the answer."""
+"""Words beside which a value is not the answer. They compare, compute, condition, deny or refer. Or they bound,
+estimate or doubt a value, place it elsewhere in the work, or turn it into another value. The classes are closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def is_about_money(text: str) -> bool:
 
 
 def pick_answer(sentence: str) -> str | None:
-    """Returns the answer as written in a sentence. None where no answer can be read; empty where none may be read: the
+    """Returns the answer as written in a sentence. None where no answer can be read. Empty where none may be read: the
     last formula spans several lines, braces are left open, or the text is code."""
     # Only the end, where a sentence without a marker states its answer.
     text = sentence[-_MAX_CHARACTERS:]
@@ -163,8 +163,8 @@ def pick_answer(sentence: str) -> str | None:
 def value_after_marker(sentence: str) -> str | None:
     """Returns the answer in a sentence that states it; None where words around a value may change or deny it.
 
-    Before the value there are only filler words, or the subject of the statement (`The largest $n$ is`), or the value
-    is a measure in a separate sentence (`Jane began 3 hours ago`). The counted thing or a reason may follow.
+    Only filler words or the subject of the statement (`The largest $n$ is`) may stand before the value. The value may
+    also be a measure in a separate sentence (`Jane began 3 hours ago`). The counted thing or a reason may follow.
     """
     # Only the beginning, since the marker precedes it.
     text = sentence[:_MAX_CHARACTERS].strip(" \"'*\\.!")

@@ -88,7 +88,7 @@ def shape_of(node: Node):
 
 
 def as_numbers(shape) -> Numbers | None:
-    """Returns the set of numbers that brackets, braces or one value stand for; None where they stand for none."""
+    """Returns the set of numbers that brackets, braces or one value represent; None where they represent none."""
     if isinstance(shape, Numbers):
         return shape
     if isinstance(shape, Several) and shape.kind == "sequence":

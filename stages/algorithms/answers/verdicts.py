@@ -12,7 +12,7 @@ from fractions import Fraction
 
 
 class Verdict(StrEnum):
-    """What a verifier says about a response, given the gold answer."""
+    """The judgement of a verifier on a response, given the gold answer."""
 
     CORRECT = "correct"
     """The response's answer is equivalent to the gold answer."""

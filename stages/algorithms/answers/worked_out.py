@@ -1,4 +1,4 @@
-r"""Tells whether an answer leaves work to the reader: `2+2`, `\cos 60^\circ`, an integral.
+r"""Decides whether an answer leaves work to the reader: `2+2`, `\cos 60^\circ`, an integral.
 
 Without this a policy could copy the formula of the problem: 759 of 13,649 problems have one
 (docs/evidence/verifier.md).
@@ -12,7 +12,7 @@ The gold answer decides what counts as an answer:
   letters that cancel, fractions in fractions, and i in an exponent or a denominator.
 - Beside an expression with variables: anything except integrals, limits, sums, remainders and arithmetic among numbers
   that are written as `floor`, `max` and the like.
-An equation or an inequality is still to be solved unless its unknown stands alone.
+An equation or an inequality is still to be solved unless its unknown is alone on one side.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_unevaluated(prediction, gold) -> bool:
 
     A gold answer that leaves work itself requires none.
     """
-    # The gold answer decides how strict to be: x+x alone does not tell whether to collect terms.
+    # The gold answer decides how strict to be: x+x alone does not show whether to collect terms.
     golds = [cell for node in _nodes(gold) for cell in _cells(node)]
     if any(map(_holds_letters, golds)):
         is_left = _has_operation

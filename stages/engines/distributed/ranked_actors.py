@@ -59,7 +59,7 @@ class RankedActors:
             calls, self._calls = self._calls, []
             return self._get(calls)[0]
         if self.seconds > patience_seconds:
-            raise RanksLost(f"it has said nothing for {self.seconds:.0f} s")
+            raise RanksLost(f"it has not reported for {self.seconds:.0f} s")
         return None
 
     def wait(self, method: str, *arguments: Any) -> Any:
@@ -104,7 +104,7 @@ class RankedActors:
         for rank in range(self._ranks):
             place = {
                 "RANK": str(rank),
-                # Ray shows each rank one GPU alone, whatever its rank.
+                # Ray shows each rank only one GPU, for every rank.
                 "LOCAL_RANK": "0",
                 "WORLD_SIZE": str(self._ranks),
                 "MASTER_ADDR": "127.0.0.1",

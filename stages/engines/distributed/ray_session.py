@@ -98,8 +98,8 @@ def _connected(address: str) -> Any:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(
             f"no Ray cluster to work with at RAY_ADDRESS={address} ({error}): start it (`ray start --head`); "
-            "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to what it was started with, where it asks for a token; or "
-            "unset RAY_ADDRESS to use Ray on this machine"
+            "if it requires a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to that token; or unset RAY_ADDRESS to "
+            "use Ray on this machine"
         ) from error
     return ray
 

@@ -67,7 +67,7 @@ def _source(file: str) -> str:
 class EpisodeRandomness:
     """Context in which Python's and numpy's global random numbers belong to one episode.
 
-    A class that draws from them thus plays the same game whatever other episodes its process has.
+    So a class that draws from them plays the same game, independent of other episodes in its process.
     """
 
     def __init__(self, seed: int) -> None:
@@ -183,7 +183,7 @@ def checked_end(done: Done) -> Done:
         reward = float(reward)
         if not math.isfinite(reward):
             raise ValueError(f"the reward is {reward}: return a finite number")
-    # Comparisons of numpy give a type of their own.
+    # Comparisons of numpy give numpy's type.
     if done.is_correct is not None and type(done.is_correct).__name__ not in ("bool", "bool_"):
         raise TypeError(f"is_correct is {article(done.is_correct)}: return True, False or None")
     is_correct = None if done.is_correct is None else bool(done.is_correct)

@@ -1,8 +1,8 @@
 """The tokens around an observation, and those of its text.
 
 A response of several turns is one sequence of tokens: a turn with its end token, a frame with the observation, the next
-turn, and so on. Tokens are only appended. A conversation that is rendered again would change tokens that the policy has
-sampled: the same text has several encodings, and many templates drop earlier thoughts, which stay here.
+turn, and so on. Tokens are only appended. Rendering a conversation again would change tokens that the policy has
+sampled. The same text has several encodings, and many templates drop earlier thoughts, which are kept here.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def encode_observation(
     refused |= {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
 
     def encoded(part: str) -> list[int]:
-        # `<|im_end|>` as ordinary characters. What has no other token, such as unknown characters, is left out.
+        # `<|im_end|>` as ordinary characters. Text without another token, such as unknown characters, is left out.
         ids = tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True, verbose=False)
         return [token for token in ids if token not in refused]
 

@@ -24,7 +24,7 @@ class EnvironmentPool:
         limits = WorkerLimits(
             params.workers.memory_mib,
             params.workers.timeout_seconds,
-            # Its data sets read and write files of their own.
+            # Its data sets read and write files.
             is_trusted=isinstance(params, VerifiersEnvironment),
         )
         # Equal episodes give equal answers: the order of a set must not depend on the process.

@@ -1,4 +1,4 @@
-"""Programs of the policy, each in a sandbox of its own: `run_program` for the tool `python`.
+"""Runs programs of the policy, each in a separate sandbox: `run_program` for the tool `python`.
 
 A worker of environments is confined and can start no process. So before it confines itself it starts a helper (this
 module as a program), which starts one guest for each program:

@@ -1,8 +1,8 @@
 """The environment `tools`: the policy's turns call tools, and its answer goes to the verifier.
 
-Whatever the policy does wrong is an observation of one line, `error: ...`: a call that cannot be parsed, an unknown
-tool, wrong arguments, an exception or a limit inside a sandbox. The calculator is for small policies with few tokens,
-so its errors are letters: `e` malformed, `b` busy; and `x` where no tool is there.
+A mistake of the policy gives an observation of one line, `error: ...`. Mistakes are a call that cannot be parsed, an
+unknown tool, wrong arguments, and an exception or a limit inside a sandbox. The calculator is for small policies with
+few tokens, so its errors are letters: `e` malformed, `b` busy; and `x` where no tool is there.
 
 Tools get the arguments of a call and nothing else: neither the problem nor its answer. They keep nothing between calls.
 """
@@ -182,7 +182,7 @@ def calculate(expression: str, busy_fraction: float, seed: int) -> str:
 def call_function(tool: FunctionTool, arguments: Mapping[str, Any], seed: int) -> str:
     """Returns the result of the user's function as text. CallError when it raises."""
     function = load(tool.file, tool.name, custom_file(tool.file).read_text(encoding="utf-8"))
-    # A function that draws random numbers gives the same in a resumed run, whatever was called before.
+    # A function that draws random numbers gives the same in a resumed run, independent of earlier calls.
     random.seed(seed)
     try:
         value = function(**arguments)

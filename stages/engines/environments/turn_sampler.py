@@ -1,7 +1,7 @@
 """A sampler of responses of several turns: wraps another sampler, and asks the environment between the turns.
 
 A turn ends with an end token. Then the environment's answer is appended to the tokens, and the trajectory is sampled
-on from there, as if another sampler had begun it. Its random numbers go by position, so they go on as well.
+on from there, as if another sampler had begun it. Its random numbers depend on the position, so they continue as well.
 
 `TurnSampler.stream` works in waves: all turns of a wave are sampled, then all their answers are awaited. So the seed
 alone decides which trajectories are decoded together, and every run gives the same bits. `TurnDecoding` takes answers
@@ -136,7 +136,7 @@ class TurnDecoding:
             if one.asked.done() and (sample := one.take_answer()):
                 ended[name] = sample
         self._inner.admit({name: one.so_far() for name, one in asked.items() if not one.asked and name not in ended})
-        # A step that has waited decodes nothing: whoever times the steps sees waiting and decoding apart.
+        # A step that has waited decodes nothing, so the times of waiting and decoding stay separate.
         for name, sample in {} if has_waited else self._inner.step().items():
             if whole := self._running[name].end_turn(sample):
                 ended[name] = whole

@@ -61,7 +61,7 @@ def answer_turns(environment: dict[str, Any], problem: dict[str, Any], seed: int
             episode.turns = turns
     except (MemoryError, UserError):
         raise
-    # A mistake of the environment, whatever the policy wrote. What a policy does wrong is an observation.
+    # A mistake of the environment, not of the policy. A mistake of the policy is an observation.
     except (Exception, SystemExit) as error:
         return {"fault": f"{type(error).__name__}: {error}"[:LONGEST_FAULT].replace("\n", " ")}
     _live[key] = episode

@@ -1,7 +1,8 @@
 """The denoising loss, as a model and a loss that trainers take.
 
-Noise is added to each image at a random timestep, and the U-Net predicts the target in the scheduler's config: the
-noise (Ho et al., arXiv 2006.11239, equation 14), the velocity (Salimans & Ho, arXiv 2202.00512) or the clean image.
+Noise is added to each image at a random timestep, and the U-Net predicts a target. The scheduler's config names the
+target: the noise (Ho et al., arXiv 2006.11239, equation 14), the velocity (Salimans & Ho, arXiv 2202.00512) or the
+clean image.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Generator:
     def noise(self, seeds: Sequence[int]) -> Tensor:
         """Latents of pure noise, each from its seed, independent of the others in the batch."""
         shape = (self.unet.config.in_channels, self.unet.config.sample_size, self.unet.config.sample_size)
-        # On the CPU, whatever the device: equal seeds then give equal pictures on a GPU, up to float sums.
+        # On the CPU for every device: equal seeds then give equal pictures on a GPU, up to float sums.
         drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
         return torch.stack(drawn).to(self.device) * self.scheduler.init_noise_sigma
 
@@ -154,7 +154,7 @@ class Generator:
         return Step(*self.scheduler.step(predicted, timestep, latents, return_dict=False))
 
     def predict(self, latents: Tensor, timesteps: Tensor | int, states: Tensor) -> Tensor:
-        """The U-Net's output for noised latents, in float32 whatever its precision."""
+        """The U-Net's output for noised latents, in float32 for any precision of the network."""
         dtype = self.unet.dtype
         return self.unet(latents.to(dtype), timesteps, states.to(dtype)).sample.float()
 

@@ -84,7 +84,7 @@ def load_aesthetic(params: AestheticParams, device: torch.device) -> AestheticSc
             tensors.append({name: tensor.float() for name, tensor in load_file(path).items()})
         except SafetensorError as error:
             raise UserError(
-                f"{path} is not safetensors ({error}): convert the published file once, elsewhere"
+                f"{path} is not safetensors ({error}): convert the published file once, outside Retrace"
             ) from error
     try:
         return AestheticScorer(*tensors).eval().requires_grad_(False).to(device)

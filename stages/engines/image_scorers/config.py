@@ -68,15 +68,16 @@ class PinnedWeights(StrictParams):
     """A weights file of this machine."""
 
     path: str
-    """A `.safetensors` file, relative to the project's root, or absolute. Pickles (`.pth`) can run code: refused."""
+    """A `.safetensors` file, relative to the project's root, or absolute. Pickles (`.pth`) are rejected, because they
+    can run code."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Hash of the file's bytes: other bytes are refused."""
+    """Hash of the file's bytes. A file with other bytes is rejected."""
 
     @field_validator("path")
     @classmethod
     def _is_no_pickle(cls, path: str) -> str:
         if not path.endswith(".safetensors"):
-            raise ValueError(f"{path} is no .safetensors file, and a pickle can run code: convert it once, elsewhere")
+            raise ValueError(f"{path} is no .safetensors file, and a pickle can run code: convert it outside Retrace")
         return path
 
 

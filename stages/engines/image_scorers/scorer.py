@@ -1,4 +1,4 @@
-"""How well a picture matches a prompt, by a BLIP-shaped network: contrastive score, matching score, learnt reward.
+"""Scores how well a picture matches a prompt, with a BLIP-shaped network: contrastive, matching and learnt reward.
 
 Source: BLIP (arXiv 2201.12086), ImageReward (arXiv 2304.05977, section 3.1; code at c1392c6d). The encoders are
 transformers' `BlipVisionModel` and `BlipTextModel`, combined here because `BlipModel` silently starts with random text

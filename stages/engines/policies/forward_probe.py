@@ -6,8 +6,8 @@ these do not fully represent, training or sampling would use wrong probabilities
 because no list of architectures could be complete.
 
 The reference is the model's forward pass with plain (`eager`) attention on one sequence at a time. All passes except
-vLLM's compute in float32, in any dtype of training or sampling, so a difference means another function, not rounding.
-vLLM computes in the dtype that it samples in, and the tolerance allows for rounding.
+vLLM's compute in float32, even if training or sampling uses another dtype. So a difference means another function, not
+rounding. vLLM computes in the dtype that it samples in, and its tolerance allows for rounding.
 
 Cost: about `SHORT_TOKENS` + `LONG_TOKENS` tokens through each forward pass, and more if the config says that attention
 or positions change with the length; see `MOST_TOKENS` and `MOST_WORK`. Uses no random numbers.

@@ -3,12 +3,13 @@
 **Rows** hold several sequences, one after the other; attention stays inside a sequence and each sequence's positions
 start at 0. A response token is predicted from the hidden state one position before it.
 
-**Micro-batches** of several ranks cost about the same in each pass. Ranks synchronise in each forward and backward pass
-(ZeRO 3 gathers a layer's weights on all of them at once), so a pass takes as long as its costliest micro-batch. The
-number of passes is the smallest that fits. Passes are filled one after the other, the costliest sequences first. The
-limit of a pass is the cost of the longest sequence left, or an equal share of the remaining cost if that is more. In
-the last pass each sequence goes to the rank with the least cost so far (Graham, "Bounds on multiprocessing timing
-anomalies", 1969: longest processing time first). One limit remains: no rank is done before the longest sequence is.
+**Micro-batches** of several ranks cost about the same in each pass. Ranks synchronise in each forward and backward
+pass, because ZeRO 3 gathers a layer's weights on all of them at once. So a pass takes as long as its costliest
+micro-batch. The number of passes is the smallest that fits. Passes are filled one after the other, the costliest
+sequences first. The limit of a pass is the cost of the longest sequence left, or an equal share of the remaining cost
+if that is more. In the last pass each sequence goes to the rank with the least cost so far (Graham, "Bounds on
+multiprocessing timing anomalies", 1969: longest processing time first). One limit remains: no rank is done before the
+longest sequence is.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def count_policy(folder: Path) -> dict[str, int]:
     try:
         check_training_forward(model, folder, model.device)
     except UserError as error:
-        say(f"WARNING: vLLM alone may sample this policy, and stages that train will refuse it: {error}")
+        say(f"WARNING: only vLLM can sample this policy, and stages that train will reject it: {error}")
     return {"policy/parameters": model.num_parameters(), "policy/vocabulary": len(tokenizer)}
 
 

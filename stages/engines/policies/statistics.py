@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PreTrainedModel
 
-from stages.algorithms.policy_losses import exact_divergences, likeliest_divergences
+from stages.algorithms.rollout_corrections import exact_divergences, likeliest_divergences
 from stages.algorithms.token_statistics import TokenStatistics, capped, token_statistics
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.trainers.params import CHUNK_TOKENS

@@ -33,7 +33,7 @@ class ValueHead(nn.Module):
 
 
 class ValueModel(nn.Module):
-    """The parts of a critic. A module of its own for each, because ZeRO 3 gathers the weights of one when it runs."""
+    """The parts of a critic. A separate module for each, because ZeRO 3 gathers the weights of one when it runs."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()

@@ -283,7 +283,7 @@ def _claimed(folder: Path) -> int:
 
 
 BEAT_SECONDS = 1.0
-"""Interval at which a relay is asked for its versions."""
+"""Interval at which a relay is queried for its versions."""
 AGAIN_SECONDS = 0.5
 """Wait after a fetch that failed."""
 START_SECONDS = 300.0

@@ -1,6 +1,6 @@
-"""Replicas in Ray actors: orders go out, reports come back, and one that dies or hangs is replaced.
+"""Runs replicas in Ray actors: sends orders, collects reports, and replaces a replica that dies or hangs.
 
-A replica has one working method, `advance`, with at most two outstanding calls, which Ray carries out in order: while
+A replica has one working method, `advance`, with at most two outstanding calls. Ray carries them out in order: while
 the replica works on one, the next is already there. A report is the heartbeat. Ray notices a dead process within a
 second, but never a hung one, so a call that does not return in time ends its replica. The replacement is a new actor
 with a new handle: late messages of an old one, even one that was stopped and continues, are ignored.
@@ -158,9 +158,9 @@ class Fleet:
     def poll(self, timeout: float, beside: Sequence[Any] = ()) -> list[Event]:
         """Returns the events since the last call, as soon as there is one, at most `timeout` seconds later.
 
-        Also returns when a call in `beside`, which belongs to the caller, is over. Must be called again and again: here
-        calls go out, hangs are noticed and replacements started. FleetError when replicas die again and again;
-        UserError when a replica reports that the user must act.
+        Also returns when a call in `beside`, which belongs to the caller, is over. Must be called repeatedly: here
+        calls go out, hangs are noticed and replacements started. FleetError when replicas die repeatedly; UserError
+        when a replica reports that the user must act.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -396,8 +396,8 @@ def build_replica_sampler(
     """Runs in the replica's process, which may be on another node."""
     if not policy_folder.is_dir():
         raise UserError(
-            f"{policy_folder} is not on {this_host()}: the project must lie on a file system that all nodes of the "
-            "cluster share, under one path"
+            f"{policy_folder} is not on {this_host()}: the project must be on a file system that all nodes of the "
+            "cluster share, under the same path"
         )
     return with_turns(build_sampler(params, policy_folder), prompt, policy_folder)
 

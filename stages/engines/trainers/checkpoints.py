@@ -50,8 +50,8 @@ class Checkpoints:
                 return int(folder.name.removeprefix("step-")), folder
             if ranks.rank == 0:
                 line = (
-                    f"WARNING: checkpoint {folder} is not used: {'; '.join(damage)}. The run goes on from the one "
-                    "before, if any"
+                    f"WARNING: checkpoint {folder} is not used: {'; '.join(damage)}. The run resumes from the "
+                    "previous one, if any"
                 )
                 say(line)
                 if warnings is not None:

@@ -95,8 +95,8 @@ class TrainingParams(OptimizationParams):
 def _refuse_bfloat16(dtype: object) -> object:
     if dtype == "bfloat16":
         raise ValueError(
-            "weights and moments in bfloat16 do not learn: an update below a 512th of a weight is rounded away, "
-            "at a learning rate of 1e-6 nearly all; `mixed` computes in bfloat16 and learns in float32"
+            "weights and moments in bfloat16 do not learn: an update below a 512th of a weight is rounded away, which "
+            "is nearly every update at a learning rate of 1e-6. `mixed` computes in bfloat16 and learns in float32"
         )
     return dtype
 

@@ -97,8 +97,8 @@ class ProcessGroup:
         except RuntimeError as error:
             first_line = str(error).splitlines()[0]
             raise UserError(
-                f"rank {self.rank} of {self.world_size} waited for another rank, and that one has ended "
-                f"({first_line}): its own message says why. The next run goes on from the last checkpoint"
+                f"rank {self.rank} of {self.world_size} waited for another rank, which has ended ({first_line}): "
+                "see the message of that rank. The next run resumes from the last checkpoint"
             ) from error
 
     def leave(self) -> None:

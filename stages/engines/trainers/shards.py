@@ -29,7 +29,7 @@ def require_written_by(kind: str, folder: Path, file: str) -> None:
         others = len(list(folder.glob("rank-*.safetensors")))
         writer = f"trainer.kind deepspeed on {others} rank(s)" if others else "trainer.kind torch"
         raise UserError(
-            f"{folder} was written by {writer}, and trainer.kind {kind} cannot go on from it: set that kind again, or "
+            f"{folder} was written by {writer}, but trainer.kind {kind} cannot resume from it: set that kind again, or "
             f"remove the folder to start over"
         )
 

@@ -75,8 +75,8 @@ def train(
 ) -> Curve:
     """Trains and returns one row per step, after `first_rows`; resumes from the last checkpoint, if any.
 
-    update: takes the step, from 0, and the share of the peak learning rate; makes one optimizer update and returns the
-    numbers of its row. validate: returns numbers for the row, after the last step too. With `kept`, a checkpoint
+    update: takes the step, from 0, and the share of the peak learning rate. It makes one optimizer update and returns
+    the numbers of its row. validate: returns numbers for the row, also after the last step. With `kept`, a checkpoint
     follows every validation, which may have changed the data to keep.
     """
     start, curve, before = _resume(label, trainer, checkpoints, kept)
@@ -172,7 +172,7 @@ def _resume(
     if latest is None:
         return 0, [], None
     step, folder = latest
-    say(f"{label}: going on from step {step}")
+    say(f"{label}: resuming from step {step}")
     trainer.load_checkpoint(folder)
     if kept is not None:
         kept.load(folder)

@@ -4,9 +4,10 @@ Source: "Demystifying Long Chain-of-Thought Reasoning in LLMs" (arXiv 2502.03373
 data. It gets the last 20 lines of the response and the raw reference solution. It generates greedily up to 1024 tokens
 with a line `Judgement: correct`, `wrong` or `not_found`.
 
-Deviations: 1. the prompt's wording differs from the paper's; 2. `WordJudge` is for policies too small to write: a rule
-extracts the prediction, and the judge compares it with the gold answer by which of two words has the higher
-probability. A judge reads hostile text, so a response can manipulate it. Compare it with the rule-based verifier before
+Deviations: 1. The prompt's wording differs from the paper's. 2. `WordJudge` is for policies too small to write. A rule
+extracts the prediction, and the judge compares it with the gold answer: its verdict is the likelier of two words.
+
+A judge reads hostile text, so a response can manipulate it. Compare it with the rule-based verifier before
 using it for rewards.
 """
 
@@ -36,7 +37,7 @@ _MAX_CHARACTERS = 8_000
 MAX_TOKENS = 1024
 SAME, DIFFERENT = "yes", "no"
 NO_JUDGEMENT, UNDECIDED = "no_judgement", "undecided"
-"""Reasons of judgements that tell more about the judge than about the response."""
+"""Reasons of judgements that say more about the judge than about the response."""
 _MAX_ANSWER_CHARACTERS = 200
 _PROMPT = """You compare the final answer of a response with a reference solution.
 

@@ -1,9 +1,9 @@
 """The verifier: a fast exact path in this process, and math-verify 0.9 in workers that can be killed.
 
 Model output is hostile. `9^(9^(9^9))` hangs a computer algebra system inside C code, which no exception interrupts. So
-this process parses none of it: what the exact path cannot decide is sent to a pool of workers with limits of time and
-memory (`stages/engines/workers`). An item that exceeds a limit is `exhausted`, one whose worker fails by itself
-`crashed`; other items are not affected.
+this process parses none of it. Undecided answers are sent to a pool of workers with limits of time and memory
+(`stages/engines/workers`). An item that exceeds a limit is `exhausted`, one whose worker fails by itself `crashed`;
+other items are not affected.
 
 Workers start with the first item that needs one, so a run with only plain numbers as answers never starts them.
 """

@@ -10,8 +10,8 @@ Workers are confined (`sandbox.py`): no network, no other processes, no files.
         answers = [pool.submit(page=page, max_answer_characters=40) for page in pages]
 
 Works in any thread of any process, including Ray's. Each worker is started and watched by a thread that lives as long
-as the pool: the kernel's "die with the parent" signal is sent when the starting *thread* ends, not only its process.
-That thread keeps the time, kills a worker that has computed too long, and starts another in its place.
+as the pool. The reason: the kernel sends its "die with the parent" signal already when the starting *thread* ends. That
+thread keeps the time, kills a worker that has computed too long, and starts another in its place.
 """
 
 from __future__ import annotations
@@ -134,8 +134,9 @@ class WorkerPool:
         self._is_closed = False
 
     def submit(self, **arguments: Any) -> Future[Answer]:
-        """Returns the future answer. It raises StartError when no worker can be started, LostWorker when two were
-        killed from outside or stalled, UserError where a worker raised one, and RuntimeError after `close`."""
+        """Returns the future answer. It raises StartError when no worker can be started, and LostWorker when two were
+        killed from outside or stalled. It raises UserError where a worker raised one, and RuntimeError after
+        `close`."""
         answer: Future[Answer] = Future()
         with self._lock:
             if self._is_closed:
@@ -405,7 +406,7 @@ class _Clock:
         return max(0.0, min(computing, self._until - time.monotonic()))
 
     def is_computed_up(self) -> bool:
-        """True where the request has used up its computing time, whatever the machine did meanwhile."""
+        """True where the request has used up its computing time, independent of the machine's load."""
         return self._computing() - self._computed >= self._computing_seconds
 
     def _computing(self) -> float:

@@ -1,9 +1,9 @@
 """The worker's side: a process that limits itself, then answers requests to the end of its input.
 
-It runs as a module with one argument, the settings of `pool.py` as JSON. A request is a JSON line with the arguments
-of the function, an answer a JSON line {"value": ...}. {"failure": "out_of_memory"} is the last answer, since the state
-of the process is unknown after it; so is {"refused": ...} with the text of a UserError. Any other exception ends the
-process, and the pool repeats its last line on standard error.
+It runs as a module with one argument, the settings of `pool.py` as JSON. A request is a JSON line with the arguments of
+the function, an answer a JSON line {"value": ...}. Two answers are the last of their process: {"failure":
+"out_of_memory"}, since the state of the process is unknown then, and {"refused": ...} with the text of a UserError. Any
+other exception ends the process, and the pool repeats its last line on standard error.
 
 The pool limits time, from outside: C code does not react to an alarm. Memory, core dumps, dying with the parent and
 the sandbox (`sandbox.py`) are limits that a process must set itself. It imports little: a worker is as small, and

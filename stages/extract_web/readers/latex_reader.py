@@ -1,7 +1,7 @@
 r"""Reads LaTeX into exercises: a scanner finds environments and commands for exercises, solutions and answers.
 
 No macro is run. Environments are known by the beginning of their names (`exercise`, `nexercise`, `prob`, `soln`),
-commands by their names (`\question`, `\answer{...}`); a solution may also be a footnote of its exercise. Comments are
+commands by their names (`\question`, `\answer{...}`). A solution may also be a footnote of its exercise. Comments are
 left out. The file's macros are expanded in formulas; in the text only those that are plain words, once.
 
 The second half turns a piece of LaTeX into text: formulas stay, layout commands go, lists and tables become lines.

@@ -1,10 +1,10 @@
-"""MathML to LaTeX.
+"""Converts MathML to LaTeX.
 
 Written here because the library on the registry (mathml-to-latex 1.0.0) writes `f \\left(\\right. x \\left.\\right)`
 for f(x) and loses the rows of tables. No policy should learn such text, and few graders can read it.
 
-Deviations from a faithful rendering, on purpose: parentheses are plain instead of stretching, layout (spaces,
-phantoms, alignment, empty cells) is dropped, and punctuation that ends the sentence is moved out of the formula.
+Three deviations from a faithful rendering are deliberate. Parentheses are plain and do not stretch. Layout (spaces,
+phantoms, alignment, empty cells) is dropped. Punctuation that ends the sentence is moved out of the formula.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 3. `read_marked_text`: fences that mark exercises, MyST's directives and Quarto's boxes. The name of a fence
    (`{exercise}`, `{#exr-one}`, a title "Solution") states its part; no label is read. A solution belongs to the
    exercise that it names, that it is in, or that it follows. A fenced container with text and one solution is an
-   exercise, whatever its name.
+   exercise, with any name.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def read_markdown(content: str) -> list[Exercise]:
     # Boxes without a solution are layout, and the page is read as text.
     if parts.isdisjoint(("solution", "answer")):
         return find_exercises(read_text(content))
-    # An indented tag would be code, and a box inside an unrendered one would stay raw, whatever its class.
+    # An indented tag would be code, and a box inside an unrendered one would stay raw, with any class.
     whole = _NOT_RENDERED.sub(
         r'<\1 markdown="1"', _INDENTED_TAG.sub("", _ATTRIBUTES.sub("", _CHUNK.sub(r"\1\2", content)))
     )

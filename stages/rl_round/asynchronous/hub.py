@@ -6,7 +6,7 @@ has happened. A killed hub resumes from the journal and the trainer's last check
 Below the hub: `Judge` calls the verifier in a thread, so that the verifier delays no process, and `NodeVersions` knows
 which versions of the weights replicas can load. Then the numbers of a step, from plain data;
 docs/explanation/asynchronous-loop.md explains their names. A function leaves out numbers that it cannot compute (a mean
-of nothing), so that no curve shows a zero that was not measured; counts of things that did not happen are 0.
+of nothing), so no curve shows a zero that was not measured. Counts of things that did not happen are 0.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class Hub:
         self._wait_for_trainer()
 
     def _wait_for_trainer(self) -> None:
-        """Returns when the trainer has the last weights: an earlier attempt may have reported steps and been killed
-        before their checkpoint, so the trainer has to repeat them."""
+        """Returns when the trainer has the last weights. An earlier attempt may have reported steps and been killed
+        before their checkpoint. Then the trainer has to repeat them."""
         while self.trainers.steps_done < len(self.curve):
             self.trainers.poll()
             time.sleep(POLL_SECONDS)
@@ -343,12 +343,12 @@ class Hub:
         still = now - self._changed_at
         if now - self._said_at > STILL_SECONDS:
             self._said_at = now
-            say(f"{self.name}: nothing has changed for {still:.0f} s: {standing}")
+            say(f"{self.name}: no progress for {still:.0f} s: {standing}")
         # Long responses and slow steps also change nothing for minutes: it is a fault only where all are idle.
         is_idle = started and not trainers.calls and not any(map(pool.is_busy, started))
         if is_idle and still > MOST_STILL_SECONDS:
             raise RuntimeError(
-                f"{self.name} stands still, and nobody has anything to do: {standing}. That is a fault of Retrace: "
+                f"{self.name} is stuck, and no process has work: {standing}. That is a fault of Retrace: "
                 f"please report it with {self.journal.folder}. Remove {self.journal.folder.parent} to start the "
                 "round again"
             )

@@ -2,7 +2,7 @@
 
 A journal is an append-only file: a chain of frames. A frame is a marker of 4 bytes, the payload's length (4), a CRC32
 of length and payload (4), and the payload, UTF-8 JSON. The marker starts with a byte that UTF-8 never contains, so the
-next whole frame after any damage can be located: that distinguishes a torn end from a hole in the middle. SQLite's
+next whole frame after any damage can be located. That distinguishes a torn end from a hole in the middle. SQLite's
 write-ahead log gives the same guarantee after a kill, but a flipped bit in it silently drops everything that follows.
 
 Guarantee: data written by `flush` survive a kill -9 of the process at any moment, because the kernel has them. They do
@@ -97,7 +97,7 @@ class Journal:
                 raise
             raise UserError(
                 f"the journal {self.folder} cannot be written: {error.strerror}. Free disk space and run again; "
-                "nothing that was written before is lost, and the round goes on from it"
+                "no earlier record is lost, and the round resumes from there"
             ) from error
         self._waiting.clear()
         if self._unsynced >= SYNC_BYTES:

@@ -42,7 +42,7 @@ def run_asynchronous_round(this_round: Round, loop: AsynchronousLoop) -> None:
     """Runs the round and writes its outputs.
 
     UserError when Ray cannot start, when the replicas or a version of the weights do not fit, or when a process dies
-    again and again; finished work is kept for the next attempt.
+    repeatedly. Finished work is kept for the next attempt.
     """
     log = RolloutLog(this_round)
     with Journal(this_round.scratch / "journal") as journal:
@@ -76,7 +76,7 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         taken = coordinator.restore(records)
         curve = [record.row for record in records if isinstance(record, Stepped)]
         if records:
-            say(f"rl_round: going on from step {len(curve)}, with {len(coordinator.groups)} groups under way")
+            say(f"rl_round: resuming from step {len(curve)}, with {len(coordinator.groups)} groups under way")
         else:
             # An attempt was killed during cleanup, after writing its outputs: its checkpoints belong to no journal.
             _clear_but_journal(scratch, log)

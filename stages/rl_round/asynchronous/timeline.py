@@ -165,7 +165,7 @@ class Timeline:
             "wall_seconds": self._wall,
             "bubble": self.bubble(),
             "shares": {process: self.idle_shares(process) for process in processes if process in self._spans},
-            # Exact, whatever happened to short spans: shares of the next attempt add to these.
+            # Exact, even if short spans were merged: shares of the next attempt add to these.
             "totals": {process: dict(self._totals[process]) for process in processes if process in self._spans},
             "counts": [[*key, marks.seen, marks.stride] for key, marks in self._instants.items()],
             "grain_seconds": self._grain,

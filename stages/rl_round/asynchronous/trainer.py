@@ -2,8 +2,8 @@
 held-out problems between two steps.
 
 The hub runs it in a Ray actor; this module does not use Ray. Rank 0 writes weights and checkpoints.
-`rl.evaluation` has a sampler and a verifier of its own here: replicas draw on meanwhile, and their random numbers, the
-schedule and the journal know nothing of it. Its rows are part of the trainer's checkpoints.
+`rl.evaluation` has a separate sampler and verifier here. Replicas sample meanwhile; their random numbers, the schedule
+and the journal do not depend on it. Its rows are part of the trainer's checkpoints.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class RoundTrainer:
         """
         # A step out of order would give weights that no replay can reach.
         if step != self._standing.steps_done:
-            raise RuntimeError(f"the trainer stands at {self._standing} and was told to do step {step}")
+            raise RuntimeError(f"the trainer is at {self._standing}, but was sent step {step}")
         started = time.perf_counter()
         if not self._probe:
             chosen = batch.groups[: self._round.params.weight_sync_check.sequences]
@@ -96,7 +96,7 @@ class RoundTrainer:
         trained = time.perf_counter()
         self._publish()
         published = time.perf_counter()
-        # After the publication: replicas go on with these weights meanwhile.
+        # After the publication, so that replicas continue with these weights meanwhile.
         evaluated, is_best = self._evaluate()
         if saves or is_best:
             self._save()

@@ -1,7 +1,7 @@
 """The trainer as the hub sees it: it trains the submitted steps, and is restarted when it dies.
 
-A lost trainer starts at its last checkpoint and repeats the later steps with the same batches, so on a CPU a
-version number means the same weights as before. The hub is informed of each step once.
+A lost trainer starts at its last checkpoint and repeats the later steps with the same batches. So on a CPU a version
+number means the same weights as before. The hub is informed of each step once.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Trainers:
             raise UserError(
                 f"{self._name}: the trainer was lost {self._deaths_in_a_row} times in a row, at last because {lost}. "
                 "Too little memory is the usual reason: lower trainer.micro_batch_tokens. The last checkpoint and "
-                "every finished response are kept, the next run goes on from them"
+                "every finished response are kept, and the next run resumes from them"
             ) from lost
         say(f"{self._name}: the trainer starts again from its last checkpoint, because {lost}")
         self._actors.start_again()

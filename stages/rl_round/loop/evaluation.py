@@ -65,10 +65,10 @@ def evaluate(step: int, this_round: Round, drawing: GroupDrawing) -> Row:
     # Still asleep when the last step changed no weights.
     if sampler.is_asleep:
         sampler.load_weights(this_round.trainer.named_weights(), sampler.policy_version)
-    # Accuracy counts verdicts and ignores the round's reward. Whole distributions would fill the memory without use.
+    # Accuracy counts verdicts and ignores the round's reward.
     reward = VerdictReward(kind="by_verdict", correct=1.0, wrong=0.0, unparsed=0.0)
-    study = params.study and params.study.model_copy(update={"rollout_distributions": None})
-    params = params.model_copy(update={"reward": reward, "study": study, "temperature": settings.temperature})
+    changes = {"reward": reward, "temperature": settings.temperature}
+    params = params.without_distributions().model_copy(update=changes)
     draws = [ProblemDraw(problem, 0) for problem in this_round.held_out]
     seed_path = this_round.seed, this_round.name, "evaluation", step
     groups = replace(drawing, functions=None).draw(draws, params, *seed_path, group_size=settings.samples)

@@ -83,7 +83,7 @@ class ReplayedBatches(BatchSource):
         there = [(row["problem_id"], row["sample_index"]) for row in rows]
         if there != [(placed.problem_id, index) for index in range(placed.rows)]:
             raise UserError(
-                f"the schedule's group of {placed.problem_id} does not stand in rows {placed.first_row} to "
+                f"the schedule's group of {placed.problem_id} is not in rows {placed.first_row} to "
                 f"{placed.first_row + placed.rows} of the rollouts: schedule and table are not of one round, copy both "
                 "again"
             )
@@ -104,8 +104,8 @@ def _rollout(row: Mapping, params: RlParams, custom: Mapping) -> Rollout:
 def open_replay(this_round: Round) -> ReplayedBatches:
     """Returns the source for the schedule and the table that `rl.loop.schedule` names.
 
-    UserError when the schedule is from another round, has fewer steps than this one, or is torn, and when the table is
-    not the one that was written with the schedule.
+    UserError when the schedule is from another round, has fewer steps than this one, or is torn. Also when the table
+    was not written with the schedule.
     """
     path, rollouts = this_round.attempt.inputs["schedule"], this_round.attempt.inputs["rollouts"]
     schedule = read_schedule(path)

@@ -157,7 +157,7 @@ time."""
 
 
 class SignalWatch:
-    """Counts steps in a row in which hardly any group had signal."""
+    """Counts steps in a row in which almost no group had signal."""
 
     def __init__(self) -> None:
         self._forget()
@@ -190,7 +190,7 @@ def _advice(groups: Sequence[Group], steps: int) -> str:
     cut = sum(rollout.sample.is_truncated for rollout in rollouts) / len(rollouts)
     unparsed = sum(rollout.verdict is Verdict.UNPARSED for rollout in rollouts) / len(rollouts)
     seen = (
-        f"no signal: for {steps} steps hardly a group had right and wrong responses "
+        f"no signal: for {steps} steps almost no group had right and wrong responses "
         f"({len(groups)} groups: {right:.0%} all right; {cut:.0%} of responses cut off, {unparsed:.0%} without an "
         "answer). There is nothing to learn from them"
     )

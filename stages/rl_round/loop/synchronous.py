@@ -1,10 +1,9 @@
 """The synchronous RL round: sample groups, update the policy, sync the sampler, repeat.
 
-This is the whole algorithm in one place. On CPU it is bit-exact: the same seed gives the same weights, and a killed run
-that resumes from its checkpoint gives the weights of a run without interruption.
-Ranks: every rank runs this listing, samples its share of the responses and trains its share of the batch. Rank 0 makes
-the batch, the row of the curve and the files.
-A replay runs the same listing: its source reads the recorded groups, and there is no sampler to sync.
+This is the whole algorithm in one place. On CPU it is bit-exact. The same seed gives the same weights. A killed run
+that resumes from its checkpoint gives the weights of a run without interruption. Ranks: every rank runs this listing,
+samples its share of the responses and trains its share of the batch. Rank 0 makes the batch, the row of the curve and
+the files. A replay runs the same listing: its source reads the recorded groups, and there is no sampler to sync.
 Held-out problems (`evaluate`) change no step, but they may end the round early and decide which weights are kept.
 """
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.entropy_levers import adapted_coefficient
@@ -22,27 +22,14 @@ from stages.engines.trainers.params import LoraParams
 from stages.engines.trainers.training_loop import warmup_then_cosine
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
-from stages.rl_round.critic import critic_metrics, load_critic, save_critic, summarise_critic, update_critic
-from stages.rl_round.drawing import rewarded_tokens, verdict_reward
-from stages.rl_round.methods import (
-    CosineReward,
-    CosineSchedule,
-    EnvironmentReward,
-    FunctionReward,
-    Gae,
-    LinearSchedule,
-    MajorityReward,
-    NoOverlong,
-    NoReferenceKl,
-    SoftOverlong,
-    SumReward,
-    VerdictReward,
-)
-from stages.rl_round.params import AdaptiveEntropyBonus, RlParams
+from stages.rl_round.critic import critic_metrics, load_critic, save_critic, summarise_critic, value_loss
+from stages.rl_round.drawing import rewarded_tokens
+from stages.rl_round.methods import CosineReward, Gae, NoOverlong, ReferenceKl
+from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
 from stages.rl_round.samples import TrainingSamples, scatter_batch
-from stages.rl_round.update import prepare_samples, summarise, update_policy
+from stages.rl_round.update import one_pass, prepare_samples, summarise, update_policy
 from stages.rl_round.values import VOTE
 
 
@@ -66,7 +53,7 @@ def with_trainer(this_round: Round) -> Round:
             model = with_lora(model, params.adapter, derive_seed(this_round.seed, this_round.name, "adapter"))
     trainer = build_trainer(settings, params.optimizer, params.max_gradient_norm, model)
     reference = None
-    if not isinstance(params.reference_kl, NoReferenceKl):
+    if isinstance(params.reference_kl, ReferenceKl):
         # Adapters that are off give the first policy, and no later one.
         if params.adapter and not params.reference_kl.reset_every_steps:
             reference = PolicyUnderAdapters(trainer)
@@ -97,9 +84,10 @@ def train_step(this_round: Round, step: int, batch: Batch | None, last_row: Mapp
     with _explain_nonfinite_loss(this_round, step, groups):
         frozen = this_round.reference, this_round.teacher
         samples = prepare_samples(groups, plan, params, trainer, *frozen, this_round.settings.distillation, critic)
-        of_critic = update_critic(samples, plan, params, scale, critic) if critic else []
+        of_values = partial(value_loss, params=params)
+        of_critic = one_pass(samples, plan, params, scale, critic, of_values) if critic else []
         bonus = entropy_bonus(params, last_row)
-        # Advantages from values that know nothing yet would only be noise.
+        # Advantages from untrained values would only be noise.
         is_warming_up = critic is not None and step < params.advantage.critic.warmup_steps
         updates = [] if is_warming_up else update_policy(samples, plan, params, scale, trainer, bonus.get(APPLIED, 0.0))
     row = {"step": step + 1, **summarise_critic(of_critic)} | bonus | (summarise(updates) if updates else {})
@@ -148,15 +136,12 @@ def learning_rate_scale(step: int, this_round: Round) -> float:
     # From 1 / warmup_steps upwards: a first step with rate 0 would sample a whole batch and learn nothing.
     if step < warmup_steps:
         return (step + 1) / warmup_steps
-    match this_round.params.schedule:
-        case None:
-            return 1.0
-        case CosineSchedule(final_fraction=final):
-            return warmup_then_cosine(step, steps, warmup_steps, final)
-        case LinearSchedule(final_fraction=final):
-            return 1.0 - (1.0 - final) * (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
-        case other:
-            assert_never(other)
+    schedule = this_round.params.schedule
+    if schedule is None:
+        return 1.0
+    if schedule.kind == "cosine":
+        return warmup_then_cosine(step, steps, warmup_steps, schedule.final_fraction)
+    return 1.0 - (1.0 - schedule.final_fraction) * (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
 
 
 COEFFICIENT, APPLIED = "entropy/coefficient", "entropy/coefficient_applied"
@@ -167,20 +152,17 @@ def entropy_bonus(params: RlParams, last_row: Mapping[str, float]) -> dict[str, 
 
     Both follow from the last step's row alone, so a checkpoint's curve is all the state that there is.
     """
-    match params.entropy_bonus:
-        case None:
-            return {}
-        case AdaptiveEntropyBonus() as bonus:
-            if not last_row:
-                return {COEFFICIENT: bonus.first_coefficient, APPLIED: bonus.first_coefficient}
-            if "entropy/mean" not in last_row:
-                # That step had nothing to train on, so it measured no entropy.
-                return {name: last_row[name] for name in (COEFFICIENT, APPLIED)}
-            entropy = last_row["entropy/mean"]
-            moved = adapted_coefficient(
-                last_row[COEFFICIENT], entropy, bonus.target, bonus.coefficient_step, bonus.max_coefficient
-            )
-            return {COEFFICIENT: moved, APPLIED: moved if entropy < bonus.target else 0.0}
+    bonus = params.entropy_bonus
+    if bonus is None:
+        return {}
+    if not last_row:
+        return {COEFFICIENT: bonus.first_coefficient, APPLIED: bonus.first_coefficient}
+    if "entropy/mean" not in last_row:
+        # That step had nothing to train on, so it measured no entropy.
+        return {name: last_row[name] for name in (COEFFICIENT, APPLIED)}
+    before, entropy = last_row[COEFFICIENT], last_row["entropy/mean"]
+    moved = adapted_coefficient(before, entropy, bonus.target, bonus.coefficient_step, bonus.max_coefficient)
+    return {COEFFICIENT: moved, APPLIED: moved if entropy < bonus.target else 0.0}
 
 
 @contextmanager
@@ -194,8 +176,8 @@ def _explain_nonfinite_loss(this_round: Round, step: int, groups: Sequence[Group
         # Each problem once and in the order of the batch, so the error is the same each time.
         ids = ", ".join(dict.fromkeys(group.problem_id for group in groups))
         raise FloatingPointError(
-            f"{this_round.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run goes "
-            "on from there. Lower rl.optimizer.learning_rate, or look at the rewards of these problems"
+            f"{this_round.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run "
+            "resumes from there. Lower rl.optimizer.learning_rate, or look at the rewards of these problems"
         ) from error
 
 
@@ -263,7 +245,7 @@ def _custom_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 def _vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Returns the share of a group that has the majority's answer, and how often that is the gold answer.
 
-    A group without an answer counts as 0 in both. Empty when nobody votes.
+    A group without an answer counts as 0 in both. Empty without votes.
     """
     members = [[rollout for rollout in group.rollouts if rollout.parts.get(VOTE)] for group in groups]
     if not any(VOTE in rollout.parts for group in groups for rollout in group.rollouts):
@@ -272,7 +254,7 @@ def _vote_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "vote/majority_ratio": _mean(
             [len(one) / len(group.rollouts) for one, group in zip(members, groups, strict=True)]
         ),
-        # The first one's answer stands for the majority's.
+        # The first one's answer represents the majority's.
         "vote/label_accuracy": _mean([float(bool(one) and one[0].verdict is Verdict.CORRECT) for one in members]),
     }
 
@@ -318,23 +300,12 @@ def _is_punished(rollout: Rollout, params: RlParams) -> bool:
     """Returns True when length lowered the response's reward below that of its verdict alone."""
     if not rollout.is_decided:
         return False
-    match params.reward:
-        case VerdictReward():
-            # The reward includes the cost of length: a reward below that of its verdict means that it was punished.
-            return rollout.reward < verdict_reward(params.reward, rollout.verdict)
-        case CosineReward():
-            return rollout.reward == params.reward.exceeded
-        case FunctionReward() | EnvironmentReward() | MajorityReward() | SumReward():
-            match params.overlong:
-                case NoOverlong():
-                    return False
-                case SoftOverlong(buffer_tokens=buffer_tokens):
-                    tokens = rewarded_tokens(rollout.sample, params.max_response_tokens)
-                    return soft_overlong_punishment(tokens, params.max_response_tokens, buffer_tokens) < 0
-                case unknown:
-                    assert_never(unknown)
-        case other:
-            assert_never(other)
+    if isinstance(params.reward, CosineReward):
+        return rollout.reward == params.reward.exceeded
+    if isinstance(params.overlong, NoOverlong):
+        return False
+    tokens = rewarded_tokens(rollout.sample, params.max_response_tokens)
+    return soft_overlong_punishment(tokens, params.max_response_tokens, params.overlong.buffer_tokens) < 0
 
 
 def _mean(values: Sequence[float]) -> float:

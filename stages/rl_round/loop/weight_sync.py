@@ -178,7 +178,7 @@ def load_state(checkpoints: Checkpoints, this_round: Round, source: BatchSource,
     if latest is None:
         return RoundState()
     step, folder = latest
-    say(f"rl_round: going on from step {step}")
+    say(f"rl_round: resuming from step {step}")
     # Each part restores itself; their files were sealed together, so all are of the same step.
     load_training(this_round, folder)
     source.load(folder)

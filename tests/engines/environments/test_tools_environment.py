@@ -138,7 +138,7 @@ def test_a_calculator_is_busy_by_seed_and_turn():
     every = [text for seed in range(50) for text in texts(seed)]
     assert set(every) == {"2", "b"} and 0.25 < every.count("b") / len(every) < 0.35
     assert texts(3) == texts(3) != texts(4)
-    # By hand: busy where the number of seed, turn and call lies in the lower three tenths.
+    # By hand: busy where the number of seed, turn and call is in the lower three tenths.
     assert texts(3)[1] == ("b" if derive_seed(3, 2, 0) / 2**63 < 0.3 else "2")
 
 

@@ -220,7 +220,7 @@ def test_a_replica_tells_the_time_in_which_all_its_rows_wait_for_tools():
                 report = replica.advance(orders)
                 orders, ended = Orders(report_seconds=0.3), ended | report.ended
                 timeline.report("replica/0", report.ended_at, report.seconds)
-                # A step that waited is no decode step: a stalled replica is told from a slow one by those.
+                # A step that waited is no decode step. The decode steps distinguish a stalled replica from a slow one.
                 assert report.decode_steps or not report.seconds["decode"]
             shares[name] = timeline.idle_shares("replica/0")
     # Each tool takes 0.3 s, and the policy is tiny.

@@ -1,4 +1,4 @@
-"""An environment of package verifiers, in the workers of its own virtual environment, and what is refused."""
+"""An environment of package verifiers, in the workers of a separate virtual environment, and what is rejected."""
 
 import os
 import sys

@@ -198,13 +198,13 @@ def test_a_sampler_whose_log_probs_are_off_is_refused(tmp_path):
     [("Phi", {}, "phi"), ("GptOss", HEADS | {"num_local_experts": 4, "num_experts_per_tok": 2}, "gpt_oss")],
 )
 def test_stages_that_train_a_policy_refuse_it_and_base_says_so(tmp_path, capsys, kind, settings, name):
-    """Base does not reject it, because vLLM alone may sample it."""
+    """Base does not reject it, because vLLM alone can sample it."""
     folder = write_family(tmp_path, kind, settings)
     said = rf"{kind}ForCausalLM \({name}\).*[\d.]+ in a row with both sequences"
     with pytest.raises(UserError, match=said):
         language_model(folder, TORCH_TRAINER)
     assert count_policy(folder)["policy/vocabulary"] == VOCABULARY_TOKENS
-    assert re.search(f"stages that train will refuse it: .*{said}", capsys.readouterr().err)
+    assert re.search(f"stages that train will reject it: .*{said}", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

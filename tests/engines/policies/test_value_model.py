@@ -62,7 +62,7 @@ def test_it_starts_as_the_policy_and_shares_nothing_with_it(policy):
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 @pytest.mark.parametrize(("zero_stage", "dtype"), [(3, "float32"), pytest.param(2, "mixed", marks=pytest.mark.slow)])
 def test_deepspeed_teaches_a_critic_beside_a_policy(policy, tmp_path, zero_stage, dtype):
-    """Two engines in one process; the critic goes on from its checkpoint bit for bit, and ends before the policy."""
+    """Two engines in one process. The critic resumes from its checkpoint bit for bit, and ends before the policy."""
     expected = build_trainer(TORCH_TRAINER, ADAMW, 1.0, value_model(policy, TORCH_TRAINER))
     params = deepspeed_params(zero_stage, dtype)
     of_policy = build_trainer(params, ADAMW, 1.0, language_model(policy, params))

@@ -55,8 +55,6 @@ ADAMW = SLOW_ADAMW.model_copy(update={"learning_rate": 0.02, "weight_decay": 0.0
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=16, log_threshold=None)
 PROMPTS = [[36, 80, 78], [81], [86, 85, 70, 222, 19, 12]]
 EXACT = 1e-4
-
-
 LAYERS = dict(
     vocab_size=VOCABULARY_TOKENS,
     hidden_size=64,

@@ -26,10 +26,10 @@ from stages.foundations.params import PlainPrompt
 from stages.foundations.tables import RESPONSE, ROLLOUT, read_table, write_table
 from stages.observe.tracking import Run
 from stages.respond.run import response_metrics
+from stages.rl_round.contradictions import round_contradictions
 from stages.rl_round.drawing import abort_on_verifier_failures, make_rollout, score_samples
 from stages.rl_round.loop import in_process
 from stages.rl_round.losses import policy_loss
-from stages.rl_round.params import environment_contradictions
 from stages.rl_round.records import Group, Problem, Rollout, pack_groups, unpack_groups
 from stages.rl_round.samples import make_micro_batches, training_samples
 from stages.rl_round.update import outcome_returns, with_advantages, with_proximal_statistics
@@ -332,7 +332,7 @@ WHOLE |= {"study": {"rollout_distributions": {"kind": "whole", "max_gib": 1.0}}}
 def test_settings_that_an_environment_does_not_give_are_refused():
     def told(environment, **changes):
         prompt = {"kind": "plain", "template": "{problem}"} | ({"environment": environment} if environment else {})
-        return [*environment_contradictions(settings(**changes), PlainPrompt.model_validate(prompt))]
+        return [*round_contradictions(settings(**changes), 1, PlainPrompt.model_validate(prompt))]
 
     assert told(OWN, reward=ENVIRONMENT) == told(None) == told(TOOLS) == told(None, **WHOLE) == []
     assert "which is absent" in told(None, reward=ENVIRONMENT)[0]

@@ -12,9 +12,10 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage import Lengths
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
+from stages.rl_round.contradictions import loop_contradictions
 from stages.rl_round.loop import synchronous, weight_sync
 from stages.rl_round.loop.evaluation import best_evaluation, evaluation_row, is_over
-from stages.rl_round.params import EvaluationParams, loop_contradictions
+from stages.rl_round.params import EvaluationParams
 from stages.rl_round.stage import ABOUT
 from tests.fakes.held_out import held_out_accuracy
 from tests.fakes.rounds import JUDGED, assert_same, copied, curve, group, replay_params, settings

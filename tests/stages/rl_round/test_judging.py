@@ -26,30 +26,26 @@ class Said:
     """Judges by a list of verdicts."""
 
     def __init__(self, *said):
-        self.said, self.is_closed = said, False
+        self.said = said
 
     def judge(self, pairs, truncated=None, require_marker=False):
         return [Judgement(Verdict(verdict), None, "x", reason) for verdict, reason in self.said]
-
-    def close(self):
-        self.is_closed = True
 
 
 def test_the_judge_counts_and_the_rules_are_compared():
     unparsed = ("unparsed", "no_judgement"), ("unparsed", "not_found")
     judge = Said(("correct", ""), ("correct", ""), ("wrong", ""), *unparsed)
     rules = Said(("correct", ""), ("wrong", ""), ("correct", ""), ("correct", ""), ("wrong", ""))
-    with CheckedJudge(judge, rules) as checked:
-        judged = checked.judge([("1", "")] * 5)
-        # A missing judgement is the judge's failure; an answer that is not found is a fact about the response.
-        assert [one.verdict for one in judged] == ["correct", "correct", "wrong", "crashed", "unparsed"]
-        assert agreement_metrics(checked.pop_judged()) == {
-            "verdict/rule_agreement_fraction": 0.5,
-            "verdict/false_correct_fraction": 0.25,
-            "verdict/false_wrong_fraction": 0.25,
-        }
-        assert checked.pop_judged() == []
-    assert judge.is_closed and not rules.is_closed
+    checked = CheckedJudge(judge, rules)
+    judged = checked.judge([("1", "")] * 5)
+    # A missing judgement is the judge's failure; an answer that is not found is a fact about the response.
+    assert [one.verdict for one in judged] == ["correct", "correct", "wrong", "crashed", "unparsed"]
+    assert agreement_metrics(checked.pop_judged()) == {
+        "verdict/rule_agreement_fraction": 0.5,
+        "verdict/false_correct_fraction": 0.25,
+        "verdict/false_wrong_fraction": 0.25,
+    }
+    assert checked.pop_judged() == []
 
 
 def test_made_pairs_are_half_equal_and_follow_the_seed():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.policy_losses import error_bounds
+from stages.algorithms.rollout_corrections import error_bounds
 from stages.algorithms.token_statistics import likeliest_tokens, pruned_logprobs
 from stages.engines.policies.language_model import ReferencePolicy, language_model
 from stages.engines.samplers.protocol import FullSample, StopReason
@@ -381,8 +381,7 @@ def test_weighted_k3_is_unbiased_in_value_and_gradient_off_policy():
     (slope,) = torch.autograd.grad(exact, logits, retain_graph=True)
     found = {}
     for kind in ("k3", "weighted_k3"):
-        choice = params(reference_kl={"kind": kind, "coefficient": 1.0}).reference_kl
-        terms, shown = _reference_kl(choice, policy, reference, proximal, torch.ones(1, 6))
+        terms, shown = _reference_kl(kind, policy, reference, proximal, torch.ones(1, 6))
         expectation = (proximal.exp() * terms).sum()
         found[kind] = float(expectation.detach()), torch.autograd.grad(expectation, logits, retain_graph=True)[0]
         assert not shown.requires_grad

@@ -13,15 +13,10 @@ from stages.engines.samplers.params import SamplerParams, TorchSamplerParams, Vl
 from stages.engines.trainers.params import TrainerParams
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
-from stages.foundations.params import validate_section
+from stages.foundations.params import PlainPrompt, validate_section
+from stages.rl_round.contradictions import loop_contradictions, round_contradictions, sampler_contradictions
 from stages.rl_round.methods import PassRateSelection
-from stages.rl_round.params import (
-    RlParams,
-    RoundParams,
-    critic_contradictions,
-    loop_contradictions,
-    sampler_contradictions,
-)
+from stages.rl_round.params import RlParams, RoundParams
 from tests.fakes.rounds import (
     ALL_PASS_RATES,
     ASYNCHRONOUS,
@@ -179,9 +174,10 @@ def test_a_round_draws_from_train_or_web_problems():
 
 def test_a_critic_leaves_steps_to_the_policy():
     rl = load(advantage={**GAE, "critic": {**CRITIC, "warmup_steps": 5}})
-    (told,) = critic_contradictions(rl, 5)
+    prompt = PlainPrompt.model_validate(PARAMS["prompt"])
+    (told,) = round_contradictions(rl, 5, prompt)
     assert told.startswith("rl.advantage.critic.warmup_steps 5 leaves the policy none of the 5 steps: lower it")
-    assert not list(critic_contradictions(rl, 6)) and not list(critic_contradictions(load(), 1))
+    assert not list(round_contradictions(rl, 6, prompt)) and not list(round_contradictions(load(), 1, prompt))
 
 
 def test_a_round_may_have_a_reward_of_its_own():
@@ -214,7 +210,7 @@ def test_a_sampler_that_differs_on_purpose_and_a_judge_need_the_built_in_one():
     study = {"mismatch": {"kind": "bfloat16_weights"}}
     unbounded = load(weight_sync_check={"sequences": 2, "max_logprob_gap": None}, study=study)
     for rl, one in ((load(), sampler), (load(), VLLM), (unbounded, sampler)):
-        assert sampler_contradictions(rl, one) == []
+        assert not list(sampler_contradictions(rl, one))
     (bounded,) = sampler_contradictions(load(study=study), sampler)
     assert "set it to null" in bounded
     (elsewhere,), (judged,) = (sampler_contradictions(rl, VLLM) for rl in (unbounded, load(verifier=MODEL)))
@@ -232,7 +228,7 @@ def contradictions_of(**changes):
     rl = settings(**{"loop": ASYNCHRONOUS, **changes})
     sampler = TypeAdapter(SamplerParams).validate_python({**PARAMS["sampler"], "replicas": REPLICAS})
     trainer = TypeAdapter(TrainerParams).validate_python(PARAMS["trainer"])
-    return loop_contradictions(rl, sampler, trainer)
+    return list(loop_contradictions(rl, sampler, trainer))
 
 
 def looped(**changes):
@@ -283,7 +279,7 @@ def test_an_evaluation_needs_whole_engines_in_the_trainers_ranks():
     wide = VLLM.model_copy(update={"tensor_parallel": 2, "replicas": REPLICAS})
     (told,) = loop_contradictions(rl, wide, trainer)
     assert "rl.loop.trainer_ranks 3 makes no whole engines of sampler.tensor_parallel 2: set a multiple" in told
-    assert not loop_contradictions(rl, wide.model_copy(update={"tensor_parallel": 3}), trainer)
+    assert not list(loop_contradictions(rl, wide.model_copy(update={"tensor_parallel": 3}), trainer))
 
 
 @pytest.fixture(scope="module")
@@ -321,10 +317,7 @@ def test_the_docs_name_every_kind(name):
     page = (Path(__file__).resolve().parents[3] / "docs/reference/recipes.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
     schema = RlParams.model_json_schema()
-    kinds = {
-        definition["properties"]["kind"]["const"]
-        for definition in (
-            schema["$defs"][ref] for ref in re.findall(r"#/\$defs/(\w+)", str(schema["properties"][name]))
-        )
-    }
+    refs = re.findall(r"#/\$defs/(\w+)", str(schema["properties"][name]))
+    named = [schema["$defs"][ref]["properties"]["kind"] for ref in refs]
+    kinds = {kind for one in named for kind in one.get("enum", [one.get("const")])}
     assert len(kinds) > 1 and kinds <= set(re.findall(r"`(\w+)`", row))

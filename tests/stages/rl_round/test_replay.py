@@ -170,7 +170,7 @@ def test_a_replay_that_was_killed_gives_the_same_weights(taught, tmp_path, capfd
     command = [sys.executable, "-m", "stages", *flags]
     assert killed_at_first_checkpoint(command, dict(os.environ), tmp_path / "state")
     main(flags)
-    assert "going on from step" in capfd.readouterr().err
+    assert "resuming from step" in capfd.readouterr().err
     assert_same(tmp_path / "replayed", recorded, REPLAYED)
 
 
@@ -243,7 +243,7 @@ def refusal(taught, tmp_path, folder, policy="sft"):
 def test_a_schedule_that_is_missing_or_the_rounds_own_is_told(plain, taught, tmp_path):
     assert "holds neither schedule.jsonl nor rl_1/schedule.jsonl" in refusal(taught, tmp_path, tmp_path / "none")
     folder = copied(plain, tmp_path / "replayed" / "schedules" / "rl_1")
-    assert "which this round writes: copy schedule and rollouts elsewhere" in refusal(taught, tmp_path, folder)
+    assert "which this round writes: copy schedule and rollouts to another folder" in refusal(taught, tmp_path, folder)
     assert (folder / "schedule.jsonl").exists()
 
 
@@ -267,7 +267,7 @@ def shift_rows(lines):
     ("tear", "told"),
     [
         (lambda lines: [*lines[:-1], lines[-1][:5]], "torn or changed at line 8 (Unterminated string"),
-        (lambda lines: lines[:-1], "torn or changed at line 7 (nothing behind it tells"),
+        (lambda lines: lines[:-1], "torn or changed at line 7 (no line after it says"),
         (lambda lines: [*lines[:3], *lines[4:]], "torn or changed at line 4 (it is of step 4, not 3)"),
         (lambda lines: [lines[0].replace('"format": 1', '"format": 9'), *lines[1:]], "no schedule of format 1"),
         (lambda lines: [], "no schedule of format 1"),

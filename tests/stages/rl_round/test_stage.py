@@ -88,7 +88,7 @@ def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(taught, tmp_
     assert killed_at_first_checkpoint(command, dict(os.environ), tmp_path / "state")
     assert not (tmp_path / "rl_1").exists()
     main(flags)
-    assert "going on from step" in capfd.readouterr().err
+    assert "resuming from step" in capfd.readouterr().err
     assert_same(tmp_path, tmp_path / "undisturbed")
 
 
@@ -383,7 +383,7 @@ def test_a_damaged_file_of_the_scratch_folder_changes_no_result(taught, tmp_path
         main(rl_flags(taught, params, tmp_path / name / "out"))
         assert_same(tmp_path / name / "out", tmp_path / "undisturbed")
         said = capfd.readouterr().err
-        assert ("is not used" in said, "going on from step 2" in said) == (bool(damage), not damage), name
+        assert ("is not used" in said, "resuming from step 2" in said) == (bool(damage), not damage), name
 
 
 def test_a_piece_of_the_rollouts_that_is_lost_before_the_end_is_an_error(taught, tmp_path, monkeypatch):

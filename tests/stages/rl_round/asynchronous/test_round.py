@@ -16,6 +16,7 @@ import pytest
 from stages.__main__ import main
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.foundations.files import dvc_md5
+from stages.foundations.machine import PROJECT
 from stages.foundations.tables import ROLLOUT, read_table
 from stages.rl_round.asynchronous.journal import Journal
 from tests.fakes.held_out import held_out_accuracy
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.timeout(1800)
 STEPS = 8
 LOOP = ASYNCHRONOUS | {"repack": {"kind": "best_fit", "every_seconds": 0.2, "batch_bound": 64}}
 CHANGES = {"rl.proximal": "recompute", "rl.rollout_correction": WEIGHTS, "rl_rounds.rl_1.steps": STEPS}
+TAUGHT = {**CHANGES, "rl_rounds.rl_1.distillation": {"coefficient": 0.01}}
 CUSTOM = {**CHANGES, "rl.reward": {"kind": "function", "file": "custom/brevity.py", "name": "score"}}
 
 
@@ -41,7 +43,8 @@ def asynchronous_params(path, replicas=2, settings=CHANGES, **loop):
 
 
 def environment(folder):
-    return {**os.environ, "RETRACE_STATE": str(folder / "state"), "RETRACE_TRACKING": "off"}
+    settings = {"RETRACE_STATE": str(folder / "state"), "RETRACE_TRACKING": "off", "PYTHONPATH": str(PROJECT)}
+    return {**os.environ, **settings}
 
 
 def start(taught, params, folder):
@@ -49,7 +52,7 @@ def start(taught, params, folder):
     flags = rl_flags(taught, params, folder / "out")
     command = [sys.executable, "-X", "faulthandler", "-m", "stages", *flags]
     with open(folder / "said.log", "w") as said:
-        return subprocess.Popen(command, env=environment(folder), stderr=said)
+        return subprocess.Popen(command, env=environment(folder), stderr=said, cwd=folder)
 
 
 def said(folder):
@@ -109,7 +112,7 @@ def check_round(taught, folder, window=2, settings=CHANGES):
     groups = [group for line in lines for fate in ("groups", "left_out", "leftover") for group in line.get(fate, [])]
     assert len({(group["problem_id"], group["draw"]) for group in groups}) == len(groups)
     assert sum(group["rows"] for group in groups) == len(frame)
-    assert all(len(line["groups"]) == 4 for line in steps)
+    assert [len(line["groups"]) for line in steps] == [4] * STEPS
     trained = frame[frame["is_trained"]]
     assert (trained["step"] - 1 - trained["policy_version"]).between(0, window).all()
     assert replayed(taught, folder, settings) == dvc_md5(folder / "out/rl_1")
@@ -161,9 +164,14 @@ def check_nothing_is_left(process):
 
 
 @pytest.mark.slow
-def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
-    """It begins with the rest of an attempt that was killed during clean-up: checkpoints without a journal."""
-    params = asynchronous_params(tmp_path / "params.yaml")
+def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path, monkeypatch):
+    """It begins with the rest of an attempt that was killed during clean-up: checkpoints without a journal.
+
+    The round has a teacher, which each trainer loads from another folder.
+    """
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(taught / "sft", "data/teachers/rl_1/policy")
+    params = asynchronous_params(tmp_path / "params.yaml", settings=TAUGHT)
     process = start(taught, params, tmp_path)
     wait_for(lambda: list(tmp_path.glob("state/scratch/rl_round-*/journal/lock")), process, tmp_path)
     process.kill()
@@ -178,9 +186,13 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
         wait_for(grown, process, tmp_path)
         actors(process, victim)[0].kill()
     wait_for_end(process, tmp_path)
-    metrics = check_round(taught, tmp_path)
+    metrics = check_round(taught, tmp_path, settings=TAUGHT)
     check_evaluations(taught, tmp_path)
     assert metrics["fault/restarts"] >= 2
+    # The teacher is the policy that the round starts from, which every step measures, and which the policy leaves.
+    name = "distillation/reverse_kl"
+    kls = [row[name] for row in curve(tmp_path / "out") if name in row]
+    assert len(kls) == STEPS and abs(kls[0]) < 1e-4 < kls[-1]
     assert "Traceback" not in said(tmp_path)
     check_nothing_is_left(process)
 
@@ -205,11 +217,11 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     process = start(taught, params, tmp_path)
     wait_for(lambda: (tmp_path / "out/rl_1.json").exists(), process, tmp_path)
     process.kill()
-    assert process.wait() == -signal.SIGKILL and f"going on from step {step}, with" in said(tmp_path)
+    assert process.wait() == -signal.SIGKILL and f"resuming from step {step}, with" in said(tmp_path)
     assert "is not used: trainer.safetensors changed since it was written" in said(tmp_path)
     process = start(taught, params, tmp_path)
     wait_for_end(process, tmp_path)
-    assert f"going on from step {STEPS}, with" in said(tmp_path)
+    assert f"resuming from step {STEPS}, with" in said(tmp_path)
     assert check_round(taught, tmp_path, 0, CUSTOM)["staleness/max"] == 0
     check_evaluations(taught, tmp_path)
 

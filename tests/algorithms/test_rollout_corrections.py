@@ -1,0 +1,385 @@
+"""Weights and masks that correct for the sampler: by hand, against loops, and their edges."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from stages.algorithms.rollout_corrections import (
+    bad_response_mask,
+    error_bounds,
+    exact_divergences,
+    geometric_mask,
+    ice_pop_weights,
+    importance_weights,
+    length_neutral_scores,
+    likeliest_divergences,
+    normalising_factor,
+    sampled_divergences,
+    trust_region_masks,
+)
+from stages.algorithms.token_statistics import likeliest_tokens
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    policy = -torch.rand(5, 9, generator=generator, dtype=torch.float64) * 4
+    rollout = policy + 0.5 * torch.randn(5, 9, generator=generator, dtype=torch.float64)
+    mask = torch.rand(5, 9, generator=generator) < 0.7
+    mask[3] = False  # a response that a mask has emptied
+    return policy, rollout, mask
+
+
+def slow_mask(policy, rollout, mask, max_threshold, mean_threshold):
+    accepted = []
+    for b in range(policy.shape[0]):
+        log_ratios = [policy[b, t] - rollout[b, t] for t in range(policy.shape[1]) if mask[b, t]]
+        k2 = [0.5 * x**2 for x in log_ratios]
+        k3 = [math.exp(x) - 1 - x for x in log_ratios]
+        is_in = max_threshold is None or not k2 or max(k2) <= max_threshold
+        accepted.append(is_in and (mean_threshold is None or not k3 or sum(k3) / len(k3) <= mean_threshold))
+    return np.array(accepted)
+
+
+@pytest.fixture
+def wide_batch():
+    generator = torch.Generator().manual_seed(0)
+    policy = -torch.rand(60, 10, generator=generator, dtype=torch.float64)
+    spread = torch.linspace(0.0, 0.6, 60, dtype=torch.float64)[:, None]
+    rollout = policy + spread * torch.randn(60, 10, generator=generator, dtype=torch.float64)
+    mask = torch.rand(60, 10, generator=generator) < 0.7
+    mask[50] = False
+    return policy, rollout, mask
+
+
+def trust_region_mask(policy, rollout, mask, max_threshold=None, mean_threshold=None):
+    """Returns the responses whose sampled tokens are within both thresholds."""
+    within = trust_region_masks(*sampled_divergences(policy, rollout, mask), mask, max_threshold, mean_threshold)
+    return within[0] & within[1]
+
+
+def test_the_trust_region_by_hand():
+    policy = torch.tensor([[math.log(1.3), 0.0], [math.log(1.4), 0.0], [math.log(0.7), 0.0]])
+    rollout, mask = torch.zeros(3, 2), torch.ones(3, 2)
+    # k2: 0.5 log(1.3)^2 = 0.0344, 0.5 log(1.4)^2 = 0.0566, 0.5 log(0.7)^2 = 0.0636.
+    assert trust_region_mask(policy, rollout, mask, max_threshold=0.05).tolist() == [True, False, False]
+    assert trust_region_mask(policy, rollout, mask, max_threshold=0.06).tolist() == [True, True, False]
+    # Mean k3 over two tokens: (0.3 - 0.26236) / 2 = 0.01882, (0.4 - 0.33647) / 2 = 0.03176, (-0.3 + 0.35667) / 2 =
+    # 0.02834.
+    assert trust_region_mask(policy, rollout, mask, mean_threshold=0.03).tolist() == [True, False, True]
+    assert trust_region_mask(policy, rollout, mask, 0.06, 0.03).tolist() == [True, False, False]
+    assert trust_region_mask(policy, rollout, mask).tolist() == [True, True, True]
+
+
+@pytest.mark.parametrize("max_threshold", [None, 0.05, 0.1])
+@pytest.mark.parametrize("mean_threshold", [None, 0.001, 0.02])
+def test_the_trust_region_against_loops(max_threshold, mean_threshold, wide_batch):
+    expected = slow_mask(*(tensor.numpy() for tensor in wide_batch), max_threshold, mean_threshold)
+    ours = trust_region_mask(*wide_batch, max_threshold, mean_threshold)
+    np.testing.assert_array_equal(ours, expected)
+    if max_threshold or mean_threshold:
+        assert 0 < ours.sum() < len(ours)
+
+
+def test_padding_changes_no_mask_and_nan_is_rejected(wide_batch):
+    policy, rollout, mask = wide_batch
+    clean = trust_region_mask(policy, rollout, mask, 0.05, 0.02)
+    dirty = torch.where(mask, policy, math.nan)
+    assert torch.equal(trust_region_mask(dirty, rollout, mask, 0.05, 0.02), clean)
+    assert clean[0] and clean[50]  # no gap at all; no tokens at all
+    broken = policy.clone()
+    broken[0, mask[0].nonzero()[0, 0]] = math.nan
+    assert not trust_region_mask(broken, rollout, mask, max_threshold=1e9)[0]
+    assert not trust_region_mask(broken, rollout, mask, mean_threshold=1e9)[0]
+
+
+def test_the_exact_trust_region_by_hand():
+    kl = torch.tensor([[0.01, 0.03, 9.0], [0.06, 0.0, 9.0], [0.04, 0.04, 9.0]])
+    mask = torch.tensor([[1, 1, 0]] * 3)
+    # Maxima 0.03, 0.06, 0.04; means 0.02, 0.03, 0.04.
+    within_max, within_mean = trust_region_masks(kl, kl, mask, 0.05, 0.035)
+    assert within_max.tolist() == [True, False, True] and within_mean.tolist() == [True, True, False]
+    assert [one.all() for one in trust_region_masks(kl, kl, mask, None, None)] == [True, True]
+    nothing = torch.zeros(2, 0)
+    assert trust_region_mask(nothing, nothing, nothing, 0.1, 0.1).tolist() == [True, True]
+
+
+def test_the_papers_table():
+    # T = 4096, delta = 1e-4; both columns of the table as printed in the paper.
+    kl_only = error_bounds(4096, 1e-4, sequence_kl=0.01)
+    printed = {"classical": 1677, "coupling": 113.8, "pinsker_marginal_kl": 35.0, "mixed_kl": 8.2, "mixed_tv": 8.2}
+    for name, value in {**printed, "pinsker_marginal_tv": 35.0, "unified": 8.2}.items():
+        assert kl_only[name] == pytest.approx(value, rel=0.01)
+    assert kl_only["adaptive"] <= 35.0
+    with_tv = error_bounds(4096, 1e-4, max_token_tv=5e-3, sequence_kl=0.01, sequence_tv=0.05)
+    printed = {"classical": 839, "coupling": 79.9, "pinsker_marginal_kl": 35.0, "pinsker_marginal_tv": 24.7}
+    for name, value in {**printed, "mixed_kl": 8.2, "mixed_tv": 4.1, "unified": 4.1}.items():
+        assert with_tv[name] == pytest.approx(value, rel=0.01)
+    assert with_tv["adaptive"] <= 24.72
+
+
+def test_bounds_by_hand():
+    # T = 3, delta = 0.02, eps = sqrt(0.01) = 0.1. Classical: 2 * 3 * 2 * 0.01 = 0.12. Coupling: 4 * 0.1 * (0.1 + 0.2).
+    # Marginal: 4 * 0.1 * (0.1 + 0.1 sqrt 2) = 0.096569. sequence_kl <= 3 * 0.02 = 0.06: 6 sqrt(0.0012) = 0.207846.
+    bounds = error_bounds(3, 0.02)
+    assert bounds["classical"] == pytest.approx(0.12) and bounds["coupling"] == pytest.approx(0.12)
+    assert bounds["pinsker_marginal_kl"] == pytest.approx(0.0965685)
+    assert bounds["mixed_kl"] == pytest.approx(0.2078461)
+    assert bounds["mixed_tv"] == pytest.approx(4 * 3 * 0.1 * math.sqrt(0.03))
+    # Adaptive with means (0.1, 0.05, 0): 4 * (0.1 * min(0.2, 0.1 sqrt 2) + 0.05 * 0.1) = 0.0765685.
+    adaptive = error_bounds(3, 0.02, mean_token_tv=[0.1, 0.05, 0.0])
+    assert adaptive["adaptive"] == pytest.approx(0.0765685) == adaptive["unified"]
+
+
+def test_bounds_vanish_without_divergence_and_grow_with_it():
+    assert set(error_bounds(1000, 0.0).values()) == {0.0}
+    small, large = error_bounds(500, 1e-5), error_bounds(500, 1e-4)
+    assert all(small[name] < large[name] for name in small)
+    for arguments in ((0, 0.1), (5, -0.1), (5, 0.1, -1.0)):
+        with pytest.raises(ValueError):
+            error_bounds(*arguments)
+    with pytest.raises(ValueError, match="5 tokens"):
+        error_bounds(5, 0.1, mean_token_tv=[0.1])
+
+
+def test_exact_divergences_by_hand():
+    rollout = torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]).log()
+    policy = torch.tensor([[0.25, 0.5, 0.25], [0.25, 0.25, 0.5], [0.5, 0.25, 0.25]]).log() + 3.0
+    # 0.5 log 2 + 0.25 log 0.5 = 0.25 log 2; log 2 twice half; log 2. A shift of the logits changes nothing.
+    expected = [0.25 * math.log(2), math.log(2), math.log(2)]
+    assert exact_divergences(rollout, policy).tolist() == pytest.approx(expected, abs=1e-7)
+    # Heated to p^0.5 the first policy is (1, sqrt 2, 1) / (2 + sqrt 2).
+    heated = exact_divergences(rollout[:1], policy[:1], temperature=2.0).item()
+    by_hand = 0.5 * math.log(0.5) + 0.5 * math.log(0.25) + math.log(2 + 2**0.5) - 0.25 * math.log(2**0.5)
+    assert heated == pytest.approx(by_hand, abs=1e-7)
+
+
+def test_pruned_divergences_join_the_two_sets():
+    """Policy (0.6, 0.3, 0.08, 0.02): a threshold of log 0.4 keeps two tokens, log 0.1 three."""
+    policy = torch.tensor([[0.6, 0.3, 0.08, 0.02]]).log()
+    same = torch.tensor([[2 / 3, 1 / 3, 0.0, 0.0]]).log()
+    assert exact_divergences(same, policy, log_threshold=math.log(0.4)).item() == pytest.approx(0.0, abs=1e-7)
+    # One token more on the policy's side: every mass shrinks by 0.9 / 0.98.
+    wider = exact_divergences(same, policy, log_threshold=math.log(0.1)).item()
+    assert wider == pytest.approx(math.log(0.98 / 0.9), abs=1e-6)
+    # One token more on the sampler's side belongs to the policy's set there: finite, and 0 at equal probabilities.
+    sampled = torch.tensor([[0.6, 0.3, 0.08, 0.0]]).div(0.98).log()
+    assert exact_divergences(sampled, policy, log_threshold=math.log(0.4)).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_exact_divergences_against_torch_and_their_edges():
+    generator = torch.Generator().manual_seed(0)
+    rollout = torch.randn(50, 40, generator=generator).log_softmax(-1)
+    logits = rollout + 0.3 * torch.randn(50, 40, generator=generator)
+    logits.requires_grad_()
+    found = exact_divergences(rollout, logits)
+    expected = torch.nn.functional.kl_div(
+        logits.detach().double().log_softmax(-1), rollout.double(), reduction="none", log_target=True
+    ).sum(-1)
+    assert not found.requires_grad and found.dtype == torch.float64
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert 0 <= exact_divergences(rollout, rollout).min() <= exact_divergences(rollout, rollout).max() < 1e-12
+    assert exact_divergences(rollout, torch.full_like(rollout, math.nan)).isnan().all()
+    assert exact_divergences(rollout[:0], rollout[:0]).shape == (0,)
+    with pytest.raises(ValueError, match="temperature"):
+        exact_divergences(rollout, rollout, temperature=0.0)
+
+
+def merged(mu, pi, count):
+    """Returns the KL of two distributions whose tokens beyond the likeliest `count` of `mu` are one token."""
+    order = sorted(range(len(mu)), key=lambda token: -mu[token])
+    events = [[token] for token in order[:count]] + [order[count:]]
+    pairs = [(sum(mu[token] for token in event), sum(pi[token] for token in event)) for event in events]
+    return sum(p * math.log(p / q) for p, q in pairs if p > 0)
+
+
+def test_likeliest_divergences_by_hand():
+    rollout = torch.tensor([[0.5, 0.3, 0.1, 0.1]]).log()
+    policy = torch.tensor([[0.25, 0.25, 0.25, 0.25]]).log() + 3.0
+    # One listed: (0.5, 0.5) against (1/4, 3/4). Two: (0.5, 0.3, 0.2) against (1/4, 1/4, 1/2).
+    one, two, all_four = (likeliest_divergences(likeliest_tokens(rollout, n), policy).item() for n in (1, 2, 4))
+    assert one == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3), abs=1e-7)
+    assert two == pytest.approx(0.5 * math.log(2) + 0.3 * math.log(1.2) + 0.2 * math.log(0.4), abs=1e-7)
+    assert all_four == pytest.approx(exact_divergences(rollout, policy).item(), abs=1e-7)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_likeliest_divergences_against_loops_and_below_the_exact_ones(temperature):
+    generator = torch.Generator().manual_seed(0)
+    rollout = (3 * torch.randn(40, 60, generator=generator)).log_softmax(-1)
+    logits = (rollout + 0.5 * torch.randn(40, 60, generator=generator)) * temperature
+    exact = exact_divergences(rollout, logits, temperature)
+    before = torch.zeros(40, dtype=torch.float64)
+    for count in (1, 5, 20, 60):
+        found = likeliest_divergences(likeliest_tokens(rollout, count), logits, temperature)
+        mu, pi = rollout.double().exp(), (logits.double() / temperature).softmax(-1)
+        slow = [merged(a.tolist(), b.tolist(), count) for a, b in zip(mu, pi, strict=True)]
+        assert found.tolist() == pytest.approx(slow, abs=1e-6) and not found.requires_grad
+        # Every token that is listed besides splits an event, which never lowers a KL.
+        assert (before - 1e-6 <= found).all() and (found <= exact + 1e-6).all()
+        before = found
+    assert torch.allclose(found, exact, atol=1e-6)
+    assert likeliest_divergences(likeliest_tokens(rollout, 5), torch.full_like(rollout, math.nan)).isnan().all()
+    # A sampler that draws from three tokens only: the others have no mass, and none is lost to rounding.
+    cut = rollout.masked_fill(rollout < rollout.topk(3).values[:, -1:], -math.inf).log_softmax(-1)
+    found = likeliest_divergences(likeliest_tokens(cut, 5), logits, temperature)
+    assert torch.allclose(found, exact_divergences(cut, logits, temperature), atol=1e-6)
+
+
+def test_sampled_k3_averages_to_the_exact_divergence():
+    rollout = torch.tensor([0.5, 0.3, 0.2]).log()
+    logits = torch.tensor([0.4, 0.3, 0.3]).log()
+    log_ratio = logits - rollout
+    k3 = (rollout.exp() * (log_ratio.expm1() - log_ratio)).sum().item()
+    assert exact_divergences(rollout[None], logits[None]).item() == pytest.approx(k3, abs=1e-7)
+
+
+def slow_weights(policy, rollout, mask, level, cap):
+    weights = np.zeros_like(policy)
+    for b in range(policy.shape[0]):
+        inside = [t for t in range(policy.shape[1]) if mask[b, t]]
+        product = math.prod(math.exp(policy[b, t] - rollout[b, t]) for t in inside)
+        for t in inside:
+            ratio = product if level == "sequence" else math.exp(policy[b, t] - rollout[b, t])
+            weights[b, t] = min(ratio, cap)
+    return weights
+
+
+def test_importance_weights_by_hand():
+    policy = torch.tensor([[1.5, 4.0, 0.5, 7.0]]).log()
+    mask = torch.tensor([[1, 1, 1, 0]])
+    # Token: 1.5, min(4, 2) = 2, 0.5. Sequence: 1.5 * 4 * 0.5 = 3, capped at 2; a cap of 5 leaves it.
+    token = importance_weights(policy, torch.zeros(1, 4), mask, "token", 2.0)
+    torch.testing.assert_close(token, torch.tensor([[1.5, 2.0, 0.5, 0.0]]))
+    sequence = importance_weights(policy, torch.zeros(1, 4), mask, "sequence", 2.0)
+    torch.testing.assert_close(sequence, torch.tensor([[2.0, 2.0, 2.0, 0.0]]))
+    sequence = importance_weights(policy, torch.zeros(1, 4), mask, "sequence", 5.0)
+    torch.testing.assert_close(sequence, torch.tensor([[3.0, 3.0, 3.0, 0.0]]))
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("cap", [1.1, 2.0, math.inf])
+def test_importance_weights_against_loops(level, cap, batch):
+    policy, rollout, mask = batch
+    expected = slow_weights(policy.numpy(), rollout.numpy(), mask.numpy(), level, cap)
+    np.testing.assert_allclose(importance_weights(policy, rollout, mask, level, cap), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_equal_log_probabilities_give_one_and_padding_nothing(level, batch):
+    policy, rollout, mask = batch
+    assert torch.equal(importance_weights(policy, policy, mask, level, 2.0), mask.double())
+    dirty = [torch.where(mask, tensor, math.nan) for tensor in (policy, rollout)]
+    clean = importance_weights(policy, rollout, mask, level, 2.0)
+    torch.testing.assert_close(importance_weights(*dirty, mask, level, 2.0), clean)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_normalised_weights_have_a_mean_of_one(level, batch):
+    policy, proximal, mask = batch
+    weights = importance_weights(policy, proximal, mask, level, 1.3)
+    scaled = weights * normalising_factor(weights, mask, level)
+    tokens = [[float(scaled[b, t]) for t in range(9) if mask[b, t]] for b in range(5)]
+    # Over tokens, or over the responses that have any: the fourth has none.
+    means = [value for row in tokens for value in row] if level == "token" else [row[0] for row in tokens if row]
+    assert len(means) == (int(mask.sum()) if level == "token" else 4)
+    assert sum(means) / len(means) == pytest.approx(1.0)
+    assert not scaled[~mask].any()
+    # As verl does it: truncated first, then divided, so a weight may exceed the cap; weights of 0 stay as they are.
+    by_hand = torch.tensor([[0.5, 2.0], [1.0, 0.0]])
+    both = torch.tensor([[1, 1], [1, 0]])
+    assert float(normalising_factor(by_hand, both, "token")) == pytest.approx(3 / 3.5)
+    assert float(normalising_factor(0 * by_hand, both, level)) == 1.0
+    # Without rounding errors that grow with the number of tokens.
+    many = torch.full((1, 2_000_000), 0.1)
+    assert float(normalising_factor(many, torch.ones_like(many), "token")) == pytest.approx(10.0, rel=1e-6)
+
+
+def test_weights_have_no_gradient_and_no_overflow():
+    policy = torch.tensor([[0.0, -500.0]], requires_grad=True)
+    rollout = torch.tensor([[-500.0, 0.0]])
+    for level in ("token", "sequence"):
+        weights = importance_weights(policy, rollout, torch.ones(1, 2), level, math.inf)
+        assert weights.isfinite().all() and not weights.requires_grad
+
+
+def test_weights_undo_the_sampler():
+    # E_mu[w f] = E_pi[f] for untruncated weights: over a whole vocabulary of 3 tokens, f = token id.
+    pi, mu = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([0.6, 0.3, 0.1])
+    weights = importance_weights(pi.log()[:, None], mu.log()[:, None], torch.ones(3, 1), "token", math.inf)[:, 0]
+    torch.testing.assert_close((mu * weights * torch.arange(3)).sum(), (pi * torch.arange(3)).sum())
+
+
+def test_ice_pop_keeps_ratios_within_its_bounds_and_drops_the_others():
+    rollout = torch.zeros(1, 6)
+    policy = torch.tensor([[0.4, 0.5, 1.0, 5.0, 5.1, 2.0]]).log()
+    mask = torch.tensor([[1.0, 1, 1, 1, 1, 0]])
+    found = ice_pop_weights(policy, rollout, mask, 0.5, 5.0001)
+    assert found[0].tolist() == pytest.approx([0, 0.5, 1, 5, 0, 0])
+
+
+def test_masks_of_whole_responses_by_hand():
+    rollout = torch.zeros(4, 3)
+    policy = torch.tensor([[0.1, -0.1, 0.003], [0.0, 0.0, 0.3], [-0.2, -0.4, 9.0], [0.0, math.nan, 0.0]])
+    mask = torch.tensor([[1.0, 1, 1], [1, 1, 1], [1, 1, 0], [1, 1, 1]])
+    # Means of the log-ratio: 0.001, 0.1, -0.3 (the third token does not count), NaN.
+    assert geometric_mask(policy, rollout, mask, 0.7, 1.05).tolist() == [True, False, True, False]
+    assert geometric_mask(policy, rollout, mask, 0.8, 1.2).tolist() == [True, True, False, False]
+    bad, good = torch.full((4, 3), -1.0), torch.full((4, 3), 1.0)
+    assert bad_response_mask(policy, rollout, bad, mask, 0.25).tolist() == [True, True, False, False]
+    assert bad_response_mask(policy, rollout, good, mask, 0.25).tolist() == [True, True, True, False]
+    assert geometric_mask(policy, rollout, torch.zeros(4, 3), 0.9, 1.1).all(), "a response without tokens is accepted"
+
+
+def slow_score(policy, rollout, mask, token_kl, token_tv):
+    """Returns the length-neutral score of one response: its policy's tokens are counted from 1 to T."""
+    places = [t for t in range(len(mask)) if mask[t]]
+    total = score = 0.0
+    for number, place in enumerate(places, 1):
+        left = len(places) - number
+        weight = min(
+            [1.0]
+            + ([left * token_tv] if token_tv is not None else [])
+            + ([math.sqrt(left * token_kl / 2)] if token_kl is not None else [])
+        )
+        total += weight
+        score += weight * abs(math.exp(policy[place] - rollout[place]) - 1)
+    return score / total if total else 0.0
+
+
+def test_a_length_neutral_score_by_hand():
+    policy = torch.tensor([[1.1, 0.8, 1.5]]).log()
+    rollout, mask = torch.zeros(1, 3), torch.ones(1, 3)
+    # |ratio - 1| = 0.1, 0.2, 0.5. SER: their mean. With token_tv 0.25 the weights are 0.5, 0.25, 0.
+    assert length_neutral_scores(policy, rollout, mask, None, None).item() == pytest.approx(0.8 / 3)
+    assert length_neutral_scores(policy, rollout, mask, None, 0.25).item() == pytest.approx(0.1 / 0.75)
+    # token_kl 0.25: sqrt(2 * 0.125) = 0.5 and sqrt(0.125) = 0.3536; together the smaller of the two counts.
+    root = math.sqrt(0.125)
+    expected = (0.5 * 0.1 + root * 0.2) / (0.5 + root)
+    assert length_neutral_scores(policy, rollout, mask, 0.25, None).item() == pytest.approx(expected)
+    assert length_neutral_scores(policy, rollout, mask, 0.25, 0.25).item() == pytest.approx(0.1 / 0.75)
+
+
+@pytest.mark.parametrize("token_kl", [None, 1e-4, 0.02])
+@pytest.mark.parametrize("token_tv", [None, 5e-3])
+def test_length_neutral_scores_against_loops(token_kl, token_tv, wide_batch):
+    policy, rollout, mask = wide_batch
+    found = length_neutral_scores(policy, rollout, mask, token_kl, token_tv)
+    rows = zip(policy.tolist(), rollout.tolist(), mask.tolist(), strict=True)
+    assert found.tolist() == pytest.approx([slow_score(*row, token_kl, token_tv) for row in rows])
+
+
+def test_a_length_neutral_score_does_not_grow_with_the_length_and_sees_nan():
+    def score(length):
+        return length_neutral_scores(
+            torch.full((1, length), 0.01), torch.zeros(1, length), torch.ones(1, length), 1e-4, 5e-3
+        )
+
+    # Every token differs by the same ratio, so responses of any length have one score.
+    assert [score(length).item() for length in (2, 10, 5000)] == pytest.approx([math.expm1(0.01)] * 3)
+    # The only token of a response has weight 0: deviation 5. NaN at a weighted token is no score that is accepted.
+    assert score(1).item() == 0
+    broken = length_neutral_scores(torch.tensor([[math.nan, 0.0]]), torch.zeros(1, 2), torch.ones(1, 2), 1e-4, None)
+    assert not broken <= 1e9
