@@ -6,6 +6,7 @@ from typing import Any
 
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
+from stages.foundations.errors import UserError
 
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
 TRAJECTORIES = {f"t{n}": Trajectory([5 + n // 2, 6], seed=100 + n) for n in range(6)}
@@ -39,3 +40,11 @@ def alone(policy_folder: Path):
     """Returns the tokens of `TRAJECTORIES` from one sampler, without replicas."""
     drawn = sample_trajectories(stepping_sampler(policy_folder), list(TRAJECTORIES.values()), SETTINGS)
     return tokens(dict(zip(TRAJECTORIES, drawn, strict=True)))
+
+
+def broken_sampler() -> Any:
+    raise FloatingPointError("no such number")
+
+
+def refused_sampler() -> Any:
+    raise UserError("sampler.max_sequences is too large: lower it")

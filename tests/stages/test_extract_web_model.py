@@ -1,9 +1,8 @@
-"""extract_web with a model after the rules: real samplers and a tiny policy, and a server of chat completions.
+"""extract_web with a model after the rules: the real sampler and a tiny policy, and a server of chat completions.
 
 Outputs contain only parts of the page's text, whatever the model writes.
 """
 
-import importlib.util
 import json
 import random
 import threading
@@ -24,16 +23,6 @@ from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, read_table, writ
 from tests.fakes.taught_extractor import COPIED, INVENTED, PROMPT, SAID, write_taught_extractor
 from tests.fakes.web_pages import OUTPUTS, SAMPLER, SECTION, page, stage_flags
 
-VLLM = {
-    "kind": "vllm",
-    "dtype": "float32",
-    "max_model_tokens": 640,
-    "max_sequences": 8,
-    "memory_fraction": 0.5,
-    "kv_cache_gib": 0.1,
-    "tensor_parallel": 1,
-    "enforce_eager": True,
-}
 LABELLED = "<h3>Exercise 1</h3><p>Compute 1+1.</p><h4>Solution</h4><p>2</p>"
 TOGGLE = "<p>Compute 1+1.</p><details><summary>Solution</summary><p>2</p></details>"
 LONG = "\N{GRINNING FACE}" * 400
@@ -78,11 +67,11 @@ def policy_section(folder, **changes):
     return section(asked, **changes)
 
 
-def run_stage(folder, extract_web, sampler=SAMPLER):
+def run_stage(folder, extract_web):
     """Returns candidates, drops and metrics of the stage on the folder's `pages`, and the bytes of the files."""
     if not (folder / "pages").exists():
         write_table([page(content, form, name) for name, (form, content) in PAGES.items()], folder / "pages", PAGE)
-    main(stage_flags(folder, folder / "pages", "out", sampler, **extract_web))
+    main(stage_flags(folder, folder / "pages", "out", SAMPLER, **extract_web))
     return (
         read_table(folder / "out.candidates", CANDIDATE).to_dict("records"),
         read_table(folder / "out.dropped", DROPPED).to_dict("records"),
@@ -91,11 +80,8 @@ def run_stage(folder, extract_web, sampler=SAMPLER):
     )
 
 
-@pytest.mark.parametrize("sampler", [SAMPLER, VLLM], ids=["torch", "vllm"])
-def test_pages_that_no_rule_reads_are_read_by_a_policy_and_nothing_is_invented(taught, tmp_path, sampler):
-    if sampler is VLLM and importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed: `make test` installs it")
-    candidates, drops, metrics, _ = run_stage(tmp_path, policy_section(taught), sampler)
+def test_pages_that_no_rule_reads_are_read_by_a_policy_and_nothing_is_invented(taught, tmp_path):
+    candidates, drops, metrics, _ = run_stage(tmp_path, policy_section(taught))
     assert [(row["page_id"], row["evidence"], row["confidence"]) for row in candidates] == [
         ("labelled", "words+words: Exercise 1 | Solution", 0.97),
         ("copied", "model", 0.5),

@@ -57,11 +57,22 @@ CORRECT_OF_FOUR = {"base": lambda number: 0, "sft": lambda number: number % 3, "
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
+    return finished_run(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory) -> tuple[Path, str]:
+    """A finished run that no test changes, and its page, which takes a second of CPU time."""
+    folder = finished_run(tmp_path_factory.mktemp("unchanged"))
+    return folder, make_page(folder)
+
+
+def finished_run(folder: Path) -> Path:
     """Makes a finished run: 12 problems, three policies, one round, one funnel with drops and one without."""
-    write_params(tmp_path, PARAMS)
+    write_params(folder, PARAMS)
     for policy in PARAMS["policies"]:
-        write_policy(tmp_path, policy, CORRECT_OF_FOUR[policy])
-    data = tmp_path / "data"
+        write_policy(folder, policy, CORRECT_OF_FOUR[policy])
+    data = folder / "data"
     write_metrics(data / "metrics/collect/sums.json", {"rows/in": 50, "rows/kept": 50})
     curated = {"rows/in": 1050, "rows/kept": 1000, "dropped/duplicate": 47, "dropped/contaminated": 3}
     curated |= {"contamination/pairs": 5, "sums_heldout/rows": 12, "sums_heldout/rows_hit": 2}
@@ -71,7 +82,7 @@ def run(tmp_path: Path) -> Path:
     steps = range(1, 5)
     rows = [{"step": n, "accuracy/mean": n / 10, "sync/logprob_gap_max": 0.0, "entropy/mean": 1 / n} for n in steps]
     write_curves(data / "curves/rl_round/rl_1.csv", rows)
-    return tmp_path
+    return folder
 
 
 def write_params(folder: Path, params: dict) -> None:
@@ -146,8 +157,9 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def test_numbers_on_the_page_are_those_of_the_metric_files(run):
-    text = Reader(make_page(run)).text
+def test_numbers_on_the_page_are_those_of_the_metric_files(unchanged):
+    run, page = unchanged
+    text = Reader(page).text
     for policy in PARAMS["policies"]:
         grades = json.loads((run / f"data/metrics/grade/{policy}.json").read_text())
         for metric in ("greedy", "avg_at_4"):
@@ -169,13 +181,14 @@ def test_a_function_of_the_users_that_judged_is_named(run):
     assert "Responses were judged by custom/mine.py: is_right of this project" in Reader(make_page(run)).text
 
 
-def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(run):
+def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(unchanged):
+    run, page = unchanged
     first = numpy.array([number % 3 / SAMPLES for number in range(12)])
     second = numpy.array([(3 + number % 2) / SAMPLES for number in range(12)])
     wanted = compare_paired(first, second).interval
     found = compare(read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1").difference
     assert found.interval == pytest.approx(wanted) and found.problems == 12
-    text = Reader(make_page(run)).text
+    text = Reader(page).text
     assert f"{100 * wanted.estimate:+.1f} points from sft to rl_1" in text
     assert f"95% interval {100 * wanted.low:+.1f} to {100 * wanted.high:+.1f} points" in text
     assert "rl_1 scores higher than sft" in text
@@ -300,8 +313,8 @@ def test_visible_text_keeps_lines_and_short_texts():
     assert visible_text("a\u200bb", 10) == "a⟨U+200B⟩b"
 
 
-def test_page_asks_nobody_for_anything_but_its_times(run):
-    page = make_page(run)
+def test_page_asks_nobody_for_anything_but_its_times(unchanged):
+    _, page = unchanged
     loaded = [
         value
         for tag, attributes in Reader(page).tags
@@ -333,8 +346,8 @@ def test_the_times_are_those_of_the_stages_on_the_page(run):
         browser.close()
 
 
-def test_plots_speak_and_follow_the_theme(run):
-    page = make_page(run)
+def test_plots_speak_and_follow_the_theme(unchanged):
+    _, page = unchanged
     labels = [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
     assert len(labels) == 8 and all(labels)
     assert "Accuracy on training problems. sampled responses 10% → 40%." in labels

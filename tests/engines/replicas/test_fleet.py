@@ -25,7 +25,15 @@ from stages.engines.replicas.replica import Orders
 from stages.foundations.errors import UserError
 from tests.fakes.engine_params import TORCH_SAMPLER, VLLM_SAMPLER
 from tests.fakes.processes import assert_all_end, wait_until
-from tests.fakes.stepping import SETTINGS, TRAJECTORIES, alone, stepping_sampler, tokens
+from tests.fakes.stepping import (
+    SETTINGS,
+    TRAJECTORIES,
+    alone,
+    broken_sampler,
+    refused_sampler,
+    stepping_sampler,
+    tokens,
+)
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 LONG = replace(SETTINGS, max_response_tokens=400)
@@ -135,17 +143,9 @@ def test_a_killed_or_stopped_replica_is_replaced_and_harmless_when_it_wakes(poli
     assert_all_end([process])
 
 
-def build_broken():
-    raise FloatingPointError("no such number")
-
-
-def build_refused():
-    raise UserError("sampler.max_sequences is too large: lower it")
-
-
 def test_one_that_dies_again_and_again_ends_in_its_reason(run, monkeypatch):
     monkeypatch.setattr("stages.engines.replicas.fleet.MOST_RESTARTS", 1)
-    fleet = Fleet(ReplicaSpec(build_broken, None), 1, 5.0, 0.2)
+    fleet = Fleet(ReplicaSpec(broken_sampler, None), 1, 5.0, 0.2)
     with pytest.raises(ValueError, match="has not started"):
         fleet.order(0, Orders())
     with pytest.raises(FleetError, match=r"1 times in a row.*no such number"):
@@ -155,7 +155,7 @@ def test_one_that_dies_again_and_again_ends_in_its_reason(run, monkeypatch):
 
 
 def test_an_error_of_the_user_is_not_tried_again(run):
-    fleet = Fleet(ReplicaSpec(build_refused, None), 1, 5.0, 0.2)
+    fleet = Fleet(ReplicaSpec(refused_sampler, None), 1, 5.0, 0.2)
     with pytest.raises(UserError, match=r"^sampler.max_sequences is too large: lower it$"):
         while True:
             fleet.poll(1.0)
@@ -167,13 +167,13 @@ def nodes(*resources):
 
 
 def test_replicas_that_do_not_fit_are_one_sentence():
-    spec = ReplicaSpec(build_broken, None, memory_bytes=3 << 30)
+    spec = ReplicaSpec(broken_sampler, None, memory_bytes=3 << 30)
     roomy = {"memory": float(7 << 30), "CPU": 4.0}
     check_room(spec, 4, nodes(roomy, roomy))
     with pytest.raises(UserError, match=r"5 replicas do not fit: each needs about 3.0 GiB.*count to 4"):
         check_room(spec, 5, nodes(roomy, roomy))
     with pytest.raises(UserError, match=r"has room for 2: lower"):
-        check_room(ReplicaSpec(build_broken, None, cpus=3, memory_bytes=1), 3, nodes(roomy, roomy))
+        check_room(ReplicaSpec(broken_sampler, None, cpus=3, memory_bytes=1), 3, nodes(roomy, roomy))
 
 
 def test_gpus_are_whole_or_shared():
