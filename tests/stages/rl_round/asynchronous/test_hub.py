@@ -59,7 +59,7 @@ def test_a_round_in_which_nothing_happens_says_so_and_is_given_up_when_nobody_wo
     if calls:
         hub._check_standing(601.0)
     else:
-        with pytest.raises(RuntimeError, match=r"rl_1 stands still.*Remove scratch to start"):
+        with pytest.raises(RuntimeError, match=r"rl_1 is stuck.*Remove scratch to start"):
             hub._check_standing(601.0)
 
 
