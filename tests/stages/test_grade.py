@@ -165,7 +165,7 @@ def test_a_response_that_exhausts_its_limits_is_counted_and_stops_nothing(grade,
     ("rows", "params", "message"),
     [
         ([], PARAMS, "no rows"),
-        (ROWS, {**PARAMS, "grade": {**PARAMS["grade"], "pass_at_k": [8]}}, "pass_at_k asks for 8"),
+        (ROWS, {**PARAMS, "grade": {**PARAMS["grade"], "pass_at_k": [8]}}, "pass_at_k needs 8 samples"),
         (ROWS[:-1], PARAMS, "different numbers of samples"),
         (ROWS, {**PARAMS, "grade": {**PARAMS["grade"], "draws": 3}}, "grade.draws: unknown key"),
         (ROWS, {"grade": PARAMS["grade"]}, "verifier"),
