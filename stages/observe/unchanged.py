@@ -35,8 +35,9 @@ PARAMS, GRAPH, IGNORED = Path("params.yaml"), Path("dvc.yaml"), Path(".dvcignore
 FINGERPRINTS = "data/code/"
 MOST_NAMED = 5
 
-IN_MODIFY, IN_ATTRIB, IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW = 0x2, 0x4, 0x400, 0x800, 0x4000
-"""Events of inotify(7)."""
+IN_MODIFY, IN_ATTRIB, IN_DELETE_SELF, IN_Q_OVERFLOW = 0x2, 0x4, 0x400, 0x4000
+IN_NAMES = 0x40 | 0x80 | 0x100 | 0x200
+"""Events of inotify(7); the last ones are of names in a folder: moved from, moved to, made, removed."""
 
 
 @contextmanager
@@ -173,8 +174,9 @@ def _tell_other_libraries(code: Mapping[str, str]) -> None:
 class _Files:
     """Files, and folders of files, in their present state. Reports which have changed since.
 
-    A changed signature without a write, but with new attributes (`touch`, `chmod`), is not a change. Where writes
-    cannot be watched it is one: outside Linux, beyond the kernel's limits, and in writes of other machines.
+    A changed signature without a write, but with new attributes (`touch`, `chmod`), is not a change. Neither is what
+    happens to other names of the same file: DVC links a file of its cache into each worktree. Where writes cannot be
+    watched it is a change: outside Linux, beyond the kernel's limits, and in writes of other machines.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -184,10 +186,13 @@ class _Files:
             # Python has no inotify, but the C library that is loaded has.
             libc = ctypes.CDLL(None)
             self._events = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-            wanted = IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF
             names = _signatures(self._paths) if self._events >= 0 else ()
-            watches = {name: libc.inotify_add_watch(self._events, os.fsencode(name), wanted) for name in names}
-            self._watched = {watch: name for name, watch in watches.items()}
+            wanted = dict.fromkeys({os.path.dirname(name) or "." for name in names}, IN_NAMES)
+            wanted |= dict.fromkeys(names, IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF)
+            for name, events in wanted.items():
+                watch = libc.inotify_add_watch(self._events, os.fsencode(name), events)
+                # Two names of one file have one watch.
+                self._watched.setdefault(watch, []).append(name)
         # After the watches are set: one of them sees a write between the two.
         self._before = _signatures(self._paths)
 
@@ -196,8 +201,9 @@ class _Files:
         return [name for name in _differences(self._before, now) if name not in touched]
 
     def _touched(self) -> set[str]:
-        """Returns files for which the kernel reported only new attributes."""
+        """Returns files for which the kernel reported only new attributes, under the name that they had."""
         events: dict[int, int] = {}
+        renamed = set()
         while self._events >= 0:
             try:
                 unread = os.read(self._events, 1 << 16)
@@ -206,12 +212,16 @@ class _Files:
             while unread:
                 # struct inotify_event of inotify(7): watch, mask, cookie, length of the name that follows.
                 watch, event, _, length = struct.unpack_from("iIII", unread)
+                name = os.fsdecode(unread[16 : 16 + length].rstrip(b"\0"))
                 events[watch] = events.get(watch, 0) | event
+                if event & IN_NAMES:
+                    renamed |= {os.path.normpath(os.path.join(folder, name)) for folder in self._watched[watch]}
                 unread = unread[16 + length :]
         # The kernel's queue was full. Without all events, every new signature counts as a change.
-        is_lost = any(event & IN_Q_OVERFLOW for event in events.values())
-        describe_of = () if is_lost else events.items()
-        return {self._watched[watch] for watch, event in describe_of if event == IN_ATTRIB and watch in self._watched}
+        if any(event & IN_Q_OVERFLOW for event in events.values()):
+            return set()
+        only = [name for watch, event in events.items() if event == IN_ATTRIB for name in self._watched.get(watch, ())]
+        return {name for name in only if os.path.normpath(name) not in renamed}
 
     def __enter__(self) -> _Files:
         return self

@@ -323,6 +323,25 @@ def test_a_stage_succeeds_when_an_input_is_merely_touched(project, target, names
     assert code == 0 and target in recorded(project), printed
 
 
+def test_a_stage_succeeds_when_other_names_of_an_input_come_and_go(project):
+    """As where DVC links a file of its cache into another worktree."""
+
+    def edit(project):
+        table, other = project / "data/in/table", project.parent / "linked"
+        os.link(table, other)
+        other.rename(project.parent / "moved")
+        (project.parent / "moved").unlink()
+
+    code, printed = run_with_edit(project, "toy@one", edit)
+    assert code == 0 and "toy@one" in recorded(project), printed
+
+
+def test_a_stage_fails_when_another_file_takes_the_place_of_a_linked_input(project):
+    os.link(project / "data/in/table", project.parent / "cached")
+    code, printed = run_with_edit(project, "toy@one", replaced_and_back("data/in/table", "66"))
+    assert code != 0 and "data/in/table" in printed and "toy@one" not in recorded(project), printed
+
+
 def test_params_yaml_counts_whole_for_a_stage_that_depends_on_the_file(project):
     code, printed = run_with_edit(project, "page", replaced("params.yaml", "other: 5", "other: 55"))
     assert code != 0 and "Changed while it ran: params.yaml" in printed and "page" not in recorded(project)
