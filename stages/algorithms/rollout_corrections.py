@@ -209,19 +209,28 @@ LARGEST_ROUNDING = 1e-6
 
 
 def likeliest_divergences(
-    likeliest: Float[Tensor, "tokens columns"], policy_logits: Float[Tensor, "tokens vocab"], temperature: float = 1.0
+    likeliest: Float[Tensor, "tokens columns"],
+    policy_logits: Float[Tensor, "tokens vocab"],
+    temperature: float = 1.0,
+    only_listed: bool = False,
 ) -> Float[Tensor, " tokens"]:
     """Returns KL(mu || pi) of each token where all tokens but the sampler's likeliest count as one.
 
     In nats and float64. Merging tokens never raises a KL, so this is a lower bound of `exact_divergences`. It is equal
     when the listed tokens are all that the sampler can draw. `likeliest` is from `token_statistics.likeliest_tokens`;
-    neither side is pruned. After DPPO's top-k approximation (arXiv 2602.04879). Edge cases as in `exact_divergences`.
+    neither side is pruned. With `only_listed` both are renormalised over the listed tokens that the sampler can draw.
+    After DPPO's top-k approximation (arXiv 2602.04879). Edge cases as in `exact_divergences`.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
     rollout, ids = likeliest.detach().double().chunk(2, dim=-1)
     ids, is_drawable = ids.long(), rollout != -torch.inf
-    logprobs = (policy_logits.detach().double() / temperature).log_softmax(-1)
+    logits = policy_logits.detach().double() / temperature
+    if only_listed:
+        policy = logits.gather(-1, ids).masked_fill(~is_drawable, -torch.inf).log_softmax(-1)
+        rollout = rollout.log_softmax(-1)
+        return torch.where(is_drawable, rollout.exp() * (rollout - policy), 0.0).sum(-1).clamp_min(0.0)
+    logprobs = logits.log_softmax(-1)
     # Summed without the listed tokens, because 1 - sum would lose the digits of a small remainder.
     others = logprobs.scatter(-1, ids, -torch.inf).logsumexp(-1)
     remainder = 1 - rollout.exp().sum(-1)

@@ -6,7 +6,8 @@ of both gradients while it is still in the cache.
 
 Sources: chunked recomputation as in Liger-Kernel (arXiv 2410.10989) and Cut Cross-Entropy (arXiv 2411.09009); sum of
 squared probabilities for the optimal token baseline (arXiv 2602.07078; verl `calculate_sum_pi_squared`); vocabulary
-pruning, "Taming the Tail" (arXiv 2512.23087).
+pruning, "Taming the Tail" (arXiv 2512.23087); the sampler's own set, "Keep Sampling Mask" of DeepSeek-V3.2 (arXiv
+2512.02556, section 3.1).
 
 Pruning, re-derived: S = {v : pi(v) >= rho max pi} <=> z_v >= z_max + log rho (the min-p rule), and log pi_S(a) = z_a -
 LSE_S(z). The rule depends on the scale of the logits, not on a shift. Apply it after the temperature, both in the
@@ -39,6 +40,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding
+from torch.utils.checkpoint import checkpoint
 
 PerToken = Float[Tensor, "batch tokens"]
 # Roundings between the logits of the forward pass and those that the backward pass recomputes (deviation 3).
@@ -105,6 +108,53 @@ def token_statistics(
     )
     result = TokenStatistics(*(values.view(token_ids.shape) for values in statistics))
     result.outside, result.pruned_mass = outside.view(token_ids.shape), pruned_mass.view(token_ids.shape)
+    return result
+
+
+def listed_statistics(
+    hidden: Float[Tensor, "tokens hidden"],
+    head_weight: Float[Tensor, "vocab hidden"],
+    token_ids: Int[Tensor, " tokens"],
+    likeliest: Float[Tensor, "tokens columns"],
+    temperature: float = 1.0,
+    cap: float | None = None,
+    chunk_tokens: int | None = None,
+) -> TokenStatistics:
+    """Returns the statistics of `token_statistics`, [tokens], under the softmax over the tokens that the sampler could
+    draw: S is the sampler's set after its top-k and top-p cuts, and not one of the current weights.
+
+    `likeliest` is from `likeliest_tokens`; its tokens with a log-prob above -inf are S. Gradients flow as there; only
+    the listed rows of the head are read. If tokens tie at the last place of the list, some may be missing: a sampled
+    one is added to the S of its position and marked `outside`. `pruned_mass` is 0: what the cut removes under the
+    current weights is not computed. At most chunk_tokens * columns / 2 rows of the head are copied at any time.
+    """
+    logprobs, ids = likeliest.chunk(2, dim=-1)
+    ids, is_member = ids.long(), logprobs != -torch.inf
+    outside = ~((ids == token_ids[:, None]) & is_member).any(-1)
+    # The sampled token comes last, and counts only where the list lacks it.
+    ids, is_member = torch.cat([ids, token_ids[:, None]], -1), torch.cat([is_member, outside[:, None]], -1)
+
+    def statistics(hidden: Tensor, head_weight: Tensor, ids: Tensor, is_member: Tensor) -> tuple[Tensor, ...]:
+        with torch.autocast(hidden.device.type, enabled=False):
+            products = torch.einsum("th,tch->tc", hidden, embedding(ids, head_weight)).to(_precision(hidden))
+        logits = capped(products, cap) / temperature
+        logprobs = logits.masked_fill(~is_member, -torch.inf).log_softmax(-1)
+        probs = logprobs.exp()
+        entropy = -(probs * logprobs.masked_fill(~is_member, 0.0)).sum(-1)
+        chosen = logits[:, -1] - logits.masked_fill(~is_member, -torch.inf).logsumexp(-1)
+        return chosen, entropy, probs.square().sum(-1)
+
+    flat = hidden.to(head_weight.dtype)
+    rows = _block_elements(flat) // (ids.shape[1] * flat.shape[1])
+    size = max(1, min(rows, chunk_tokens or len(flat)))
+    # Recomputed in the backward pass: the copied rows of the head are many times the hidden states. One chunk at least,
+    # so that an empty batch has gradients too.
+    parts = [
+        checkpoint(statistics, flat[part], head_weight, ids[part], is_member[part], use_reentrant=False)
+        for part in (slice(start, start + size) for start in range(0, max(1, len(flat)), size))
+    ]
+    result = TokenStatistics(*(torch.cat(values) for values in zip(*parts, strict=True)))
+    result.outside, result.pruned_mass = outside, torch.zeros_like(result.entropy, requires_grad=False)
     return result
 
 

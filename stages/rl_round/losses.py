@@ -262,6 +262,9 @@ def select_tokens(statistics: PolicyStatistics, batch: ResponseBatch, params: Rl
     if params.vocabulary_pruning:
         mask, counted = _inside_safe_set(statistics, mask, response_mask, params, totals)
         metrics |= counted
+    if params.uses_sampler_sets:
+        unlisted = statistics.outside & response_mask.bool()
+        metrics["sampler_set/unlisted_fraction"] = unlisted.sum() / totals.tokens
     if (is_uncertain := batch.fields.get("is_uncertain")) is not None:
         metrics["mask/entropy_token_fraction"] = (mask * ~is_uncertain).sum() / totals.tokens
         mask = mask * is_uncertain

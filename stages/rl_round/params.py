@@ -104,7 +104,8 @@ class WholeDistributions(StrictParams):
 
 
 class LikeliestTokens(StrictParams):
-    """Keeps the sampler's likeliest tokens at each position, for the lower bound of the KL.
+    """Keeps the sampler's likeliest tokens at each position: for the lower bound of the KL, and with `top_k` of at most
+    `count` for a trainer that renormalises over the tokens that the sampler could draw.
 
     An id and a log-prob take 8 bytes a token.
     """
@@ -129,8 +130,8 @@ class StudyParams(StrictParams):
     """Discount of the reward at the response's end; absent: 1 (Demystify: lower values made responses impatient and
     worse)."""
     rollout_distributions: Annotated[WholeDistributions | LikeliestTokens, Field(discriminator="kind")] | None = None
-    """Required by `rollout_correction.divergence: exact` (`whole`) and `likeliest`; absent: only log-probs of the
-    sampled tokens are kept."""
+    """Required by `rollout_correction.divergence: exact` (`whole`) and `likeliest`, and by a trainer that takes `top_k`
+    and `top_p` into account (`likeliest`); absent: only log-probs of the sampled tokens are kept."""
 
 
 class EvaluationParams(StrictParams):
@@ -260,6 +261,14 @@ class RlParams(StrictParams):
         """Returns how many likeliest tokens of each distribution are kept; 0 for all or none."""
         kept = self.rollout_distributions
         return kept.count if isinstance(kept, LikeliestTokens) else 0
+
+    @property
+    def uses_sampler_sets(self) -> bool:
+        """Returns True when the trainer renormalises over the tokens that the sampler could draw after top-k and top-p.
+
+        The likeliest tokens are then kept for it.
+        """
+        return 0 < self.top_k <= self.likeliest
 
     @property
     def needed_distributions(self) -> str | None:
@@ -420,27 +429,30 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             f"every token: set study.rollout_distributions: {example[needed]}, or set divergence sampled"
         )
     # Rejected although it would run: distributions may take gigabytes, and nothing would read them.
-    if kept and not needed:
+    if kept and not needed and not rl.uses_sampler_sets:
         yield (
-            "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
-            "rollout_correction.kind trust_region_masking with divergence exact or likeliest"
+            "study.rollout_distributions keeps what only an exact divergence or a cut of the sampler reads: leave it "
+            "out, set rollout_correction.kind trust_region_masking with divergence exact or likeliest, or set top_k "
+            f"to at most the count {rl.likeliest or 20} of kind likeliest"
         )
     if rl.likeliest and rl.vocabulary_pruning:
         yield (
             "rollout_correction.divergence likeliest counts tokens beyond the listed ones as one, and "
             "study.vocabulary_pruning cuts them: set divergence exact or sampled, or leave one of the two out"
         )
-    # Not renormalised over the sampler's set instead. A top-p or top-k set that the trainer computes is another one, as
-    # soon as weights or rounding differ, and sampled tokens may lie outside of it. The true set is not in the rollouts
-    # table, from which a replay trains, nor in the asynchronous loop's messages. Only whole distributions have it.
+    # The trainer does not compute a top-p or top-k set of its own: it is another one as soon as weights or rounding
+    # differ, and sampled tokens may lie outside of it. The sampler's list is the true set if top_k bounds it.
     uses_rollout_logprobs = rl.proximal == "rollout" or not isinstance(rl.rollout_correction, NoCorrection)
-    if uses_rollout_logprobs and not rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
+    is_cut = rl.top_p < 1 or bool(rl.top_k)
+    if is_cut and uses_rollout_logprobs and not (rl.vocabulary_pruning or rl.uses_sampler_sets):
         yield (
             f"with top_p {rl.top_p} and top_k {rl.top_k} the sampler's log-probs are normalised over fewer tokens than "
             f"the trainer's, and proximal {rl.proximal} with rollout_correction.kind {rl.rollout_correction.kind} "
-            "compares the two: set top_p 1.0 and top_k 0, or cut on both sides with study.vocabulary_pruning"
+            "compares the two: set top_p 1.0 and top_k 0; or set top_k to at most 20 and study.rollout_distributions: "
+            "{kind: likeliest, count: 20, max_gib: 4.0}, so that the trainer renormalises over the sampler's tokens; "
+            "or cut on both sides with study.vocabulary_pruning"
         )
-    if rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
+    if rl.vocabulary_pruning and is_cut:
         yield (
             f"study.vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k "
             f"{rl.top_k} the sampler reports those of a smaller one: set top_p 1.0 and top_k 0"

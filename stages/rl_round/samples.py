@@ -229,7 +229,7 @@ def rows(values: Iterable[Sequence[float]], mask: Tensor) -> Tensor:
 
 
 def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
-    batch = pack(samples.sequences, params.temperature, log_threshold=params.log_threshold)
+    batch = packed(samples, params)
     # The step's tensors are as wide as its longest response, a micro-batch only as its own longest response.
     mask = batch.response_mask
     width = mask.shape[1]
@@ -238,14 +238,23 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
     # Two masks: tokens that give gradient, and tokens on which the gap to the sampler is measured (truncated ones too).
     loss_fields["loss_mask"] = mask * samples.is_kept[:, None]
     loss_fields["fresh_mask"] = mask * samples.is_fresh[:, None]
-    distributions = None
-    if params.keeps_distributions:
-        # Only the empty response of a rank without samples has no distributions.
-        distributions = tuple(
-            rollout.sample.distributions if isinstance(rollout.sample, FullSample) else torch.zeros(0, 0)
-            for rollout in samples.rollouts
-        )
-    return replace(batch, fields=loss_fields, rollout_distributions=distributions, likeliest=params.likeliest)
+    compared = _distributions(samples, params) if params.needed_distributions else None
+    return replace(batch, fields=loss_fields, rollout_distributions=compared)
+
+
+def packed(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
+    """Returns the samples as the policy that learns needs them: its statistics are over the tokens that the sampler
+    could draw."""
+    batch = pack(samples.sequences, params.temperature, log_threshold=params.log_threshold)
+    sets = _distributions(samples, params) if params.uses_sampler_sets else None
+    return replace(batch, sampler_sets=sets, likeliest=params.likeliest)
+
+
+def _distributions(samples: TrainingSamples, params: RlParams) -> tuple[Tensor, ...]:
+    # Only the empty response of a rank without samples has none.
+    none = torch.zeros(0, 2 * params.likeliest)
+    pairs = (rollout.sample for rollout in samples.rollouts)
+    return tuple(one.distributions if isinstance(one, FullSample) else none for one in pairs)
 
 
 def scatter_batch(

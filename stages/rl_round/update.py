@@ -65,7 +65,7 @@ from stages.rl_round.methods import (
 )
 from stages.rl_round.params import DistillationParams, RlParams
 from stages.rl_round.records import Group
-from stages.rl_round.samples import StepPlan, TrainingSamples, make_micro_batches, rows, training_samples
+from stages.rl_round.samples import StepPlan, TrainingSamples, make_micro_batches, packed, rows, training_samples
 
 
 def prepare_samples(
@@ -92,7 +92,7 @@ def prepare_samples(
     if reference is not None:
         samples = replace(samples, reference_logprobs=frozen_logprobs(samples, plan, params, trainer, reference))
     if critic is not None:
-        (values,) = _of_all(samples, plan, params, None, critic, lambda batch: [critic.evaluate(batch).cpu()])
+        (values,) = _of_all(samples, plan, params, critic, lambda batch: [critic.evaluate(batch).cpu()])
         samples = replace(samples, values=values)
     samples = with_advantages(samples, params)
     if params.advantage_whitening:
@@ -261,7 +261,7 @@ def with_proximal_statistics(
         outputs = trainer.evaluate(batch)
         return [getattr(outputs, name).cpu() for name in names]
 
-    logprobs, *others = _of_all(samples, plan, params, params.log_threshold, trainer, statistics)
+    logprobs, *others = _of_all(samples, plan, params, trainer, statistics, is_policy=True)
     return replace(samples, proximal_logprobs=logprobs, **dict(zip(names[1:], others, strict=True)))
 
 
@@ -271,10 +271,10 @@ def frozen_logprobs(
     """Returns the log-probs of a policy that does not learn, [responses, tokens]; collective, on several ranks like
     `with_proximal_statistics`.
 
-    Over the whole vocabulary, even when the policy's is pruned: the reference's log-probs must not depend on how sharp
+    Over the whole vocabulary, even when the policy's is cut: the reference's log-probs must not depend on how sharp
     its distribution is.
     """
-    (logprobs,) = _of_all(samples, plan, params, None, trainer, lambda batch: [reference.logprobs(batch)])
+    (logprobs,) = _of_all(samples, plan, params, trainer, lambda batch: [reference.logprobs(batch)])
     return logprobs
 
 
@@ -282,19 +282,23 @@ def _of_all(
     samples: TrainingSamples,
     plan: StepPlan,
     params: RlParams,
-    log_threshold: float | None,
     trainer: Trainer,
     statistics: Callable[[ResponseBatch], list[Tensor]],
+    is_policy: bool = False,
 ) -> list[Tensor]:
-    """Returns the results of `statistics`, [responses, tokens] each. Those of other ranks' samples are included only if
-    tokens are compared, or on rank 0 for the step's metrics of advantages."""
+    """Returns the results of `statistics`, [responses, tokens] each; `is_policy`: over the sampler's tokens.
+
+    Those of other ranks' samples are included only if tokens are compared, or on rank 0 for the step's metrics of
+    advantages.
+    """
     sequences = samples.sequences
     parts: list[tuple[list[int], list[Tensor]]] = []
     for indices in plan.forward_passes[trainer.rank]:
         # An empty share runs through the model too: all ranks must take part in the same collectives.
         batch = trainer.model.filler
         if indices:
-            batch = pack([sequences[index] for index in indices], params.temperature, log_threshold=log_threshold)
+            plain = [sequences[index] for index in indices]
+            batch = packed(samples.select(indices), params) if is_policy else pack(plain, params.temperature)
         parts.append((indices, statistics(batch)))
     whole = [torch.zeros_like(samples.response_mask) for _ in parts[0][1]]
     # A comparison needs the tokens of every rank; all else needs only those of this rank.

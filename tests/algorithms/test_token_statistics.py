@@ -5,7 +5,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary, token_statistics
+from stages.algorithms.token_statistics import (
+    likeliest_tokens,
+    listed_statistics,
+    pruned_logprobs,
+    safe_vocabulary,
+    token_statistics,
+)
 
 
 def naive(hidden, head, token_ids, temperature=1.0, log_threshold=None, cap=None):
@@ -357,3 +363,56 @@ def test_pruning_moves_the_distribution_by_the_mass_it_drops(logits_of_tokens):
     total = kept.sum(-1, keepdim=True)
     distance = 0.5 * (kept / total - probs).abs().sum(-1)
     torch.testing.assert_close(distance, 1 - total[..., 0])
+
+
+def cut_distribution(logits, top_k, top_p):
+    """Returns log-probs after both cuts, by loops: -inf outside the set."""
+    out = torch.full_like(logits, -torch.inf)
+    for row, target in zip(logits, out, strict=True):
+        order, mass = row.argsort(descending=True)[:top_k].tolist(), 0.0
+        total, kept = row[order].logsumexp(0), []
+        for token in order:
+            if mass < top_p:
+                kept.append(token)
+            mass += float((row[token] - total).exp())
+        target[kept] = row[kept].log_softmax(0)
+    return out
+
+
+@pytest.mark.parametrize(("temperature", "cap", "top_p"), [(1.0, None, 1.0), (0.7, None, 0.8), (0.7, 1.5, 0.6)])
+@pytest.mark.parametrize("chunk_tokens", [None, 4])
+def test_the_samplers_set_against_masked_logits(temperature, cap, top_p, chunk_tokens):
+    """The set is that of other weights, and the tokens are drawn from it: it has nothing to do with today's logits."""
+    hidden, head, token_ids = make(batch=1, tokens=23, dtype=torch.float64)
+    old, _, _ = make(batch=1, tokens=23, dtype=torch.float64, seed=1)
+    sampler = cut_distribution((old[0] @ head.T).detach(), 5, top_p)
+    token_ids = sampler.exp().multinomial(1, generator=torch.Generator().manual_seed(0))[:, 0]
+    listed = likeliest_tokens(sampler, 7)
+    ours = listed_statistics(hidden[0], head, token_ids, listed, temperature, cap, chunk_tokens)
+
+    def masked():
+        logits = hidden[0] @ head.T
+        logits = (logits if cap is None else cap * (logits / cap).tanh()) / temperature
+        return statistics_of_logits(logits.masked_fill(sampler == -torch.inf, -torch.inf), token_ids, None)
+
+    for left, right in zip(ours, masked(), strict=True):
+        torch.testing.assert_close(left, right)
+    for which in ((0,), (1,), (2,), (0, 1, 2)):
+        again = listed_statistics(hidden[0], head, token_ids, listed, temperature, cap, chunk_tokens)
+        both = gradients(again, (hidden, head), which), gradients(masked(), (hidden, head), which)
+        for left, right in zip(*both, strict=True):
+            torch.testing.assert_close(left, right)
+    whole = token_statistics(hidden, head, token_ids[None], temperature, cap=cap)
+    assert not ours.outside.any() and (ours.logprobs > whole.logprobs[0] + 0.01).all()
+
+
+def test_a_sampled_token_that_the_list_lacks_joins_its_set():
+    # Logits log 0.5, log 0.25, log 0.25: a list of one has the first only, and the third was sampled: 0.25 / 0.75.
+    head, hidden = torch.tensor([[0.5], [0.25], [0.25]]).log(), torch.tensor([[1.0]])
+    listed = likeliest_tokens(torch.tensor([[0.5, 0.25, 0.25]]).log(), 1)
+    found = listed_statistics(hidden, head, torch.tensor([2]), listed)
+    assert found.logprobs.item() == pytest.approx(math.log(1 / 3)) and found.outside.tolist() == [True]
+    alone = listed_statistics(hidden, head, torch.tensor([0]), listed)
+    assert (alone.logprobs.item(), alone.entropy.item(), alone.outside.tolist()) == (0.0, 0.0, [False])
+    empty = listed_statistics(hidden[:0].requires_grad_(), head, torch.zeros(0, dtype=torch.long), listed[:0])
+    assert empty.logprobs.shape == (0,) and empty.logprobs.requires_grad

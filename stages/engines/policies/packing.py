@@ -81,6 +81,9 @@ class ResponseBatch:
     the CPU and are never padded to one tensor. None if they are not kept."""
     likeliest: int = 0
     """If above 0, only that many tokens of each distribution are kept: `SamplingSettings.likeliest`."""
+    sampler_sets: tuple[Tensor, ...] | None = None
+    """The likeliest tokens [tokens, 2 * likeliest] of each response: the statistics are over those that the sampler
+    could draw. None for all tokens."""
 
     @property
     def is_empty(self) -> bool:

@@ -18,7 +18,7 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PreTrainedModel
 
 from stages.algorithms.rollout_corrections import exact_divergences, likeliest_divergences
-from stages.algorithms.token_statistics import TokenStatistics, capped, token_statistics
+from stages.algorithms.token_statistics import TokenStatistics, capped, listed_statistics, token_statistics
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.trainers.params import CHUNK_TOKENS
 
@@ -58,21 +58,20 @@ def policy_statistics(
 ) -> PolicyStatistics:
     """Returns statistics [responses, tokens] of the batch's response tokens, with gradients; 0 where the mask is 0.
 
-    At the batch's temperature and over its safe vocabulary; `outside` marks the tokens outside of it. The head is
-    applied only to hidden states that predict a response token.
+    At the batch's temperature and over its safe vocabulary, or over the sampler's set; `outside` marks the tokens
+    outside of it. The head is applied only to hidden states that predict a response token.
     """
-    counted, predicting = batch.counted, hidden_states(model, batch)
+    predicting, token_ids = hidden_states(model, batch), batch.response_ids.flatten()[batch.counted]
     # Only now: under ZeRO 3 a tied head is the embedding, which is released when the body is done.
     head = head_of(model)
-    statistics = token_statistics(
-        predicting[None],
-        head.weight,
-        batch.response_ids.flatten()[counted][None],
-        temperature=batch.temperature / head.scale,
-        log_threshold=batch.log_threshold,
-        chunk_tokens=chunk_tokens,
-        cap=head.cap,
-    )
+    settings = {"temperature": batch.temperature / head.scale, "chunk_tokens": chunk_tokens, "cap": head.cap}
+    if batch.sampler_sets is None:
+        settings["log_threshold"] = batch.log_threshold
+        statistics = token_statistics(predicting[None], head.weight, token_ids[None], **settings)
+    else:
+        _check_rows(batch.sampler_sets, batch, 2 * batch.likeliest)
+        likeliest = torch.cat(batch.sampler_sets).to(predicting.device)
+        statistics = listed_statistics(predicting, head.weight, token_ids, likeliest, **settings)
     in_place = PolicyStatistics(*(spread(value, batch) for value in statistics))
     # These are attributes, not fields of the tuple, so the line above does not handle them.
     in_place.outside, in_place.pruned_mass = spread(statistics.outside, batch), spread(statistics.pruned_mass, batch)
@@ -112,12 +111,9 @@ def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_
     `hidden` [tokens, hidden] predicts them. At most `chunk_tokens` and about `DIVERGENCE_ELEMENTS` logits exist at
     once. Raises ValueError if the distributions are not those of these tokens.
     """
-    distributions = batch.rollout_distributions or ()
-    lengths, vocab = [len(rows) for rows in distributions], len(head.weight)
-    if lengths != batch.response_mask.sum(-1).long().tolist():
-        raise ValueError(f"distributions of {lengths} tokens do not belong to the batch's responses")
-    if any(rows.shape[1] != (2 * batch.likeliest or vocab) for rows in distributions if len(rows)):
-        raise ValueError(f"the sampler's distributions are not over the policy's {vocab} tokens")
+    distributions, vocab = batch.rollout_distributions or (), len(head.weight)
+    _check_rows(distributions, batch, 2 * batch.likeliest or vocab)
+    is_cut = batch.sampler_sets is not None
     size = max(1, min(chunk_tokens, DIVERGENCE_ELEMENTS // vocab))
     temperature = batch.temperature / head.scale
     # The empty first part gives a batch without tokens its shape: torch.cat does not accept an empty list.
@@ -126,10 +122,18 @@ def rollout_divergences(hidden: Tensor, head: Head, batch: ResponseBatch, chunk_
         states = hidden[number * size : (number + 1) * size].to(head.weight.dtype)
         logits, rollout = capped((states @ head.weight.t()).double(), head.cap), rollout.to(hidden.device)
         if batch.likeliest:
-            divergences.append(likeliest_divergences(rollout, logits, temperature))
+            divergences.append(likeliest_divergences(rollout, logits, temperature, is_cut))
         else:
             divergences.append(exact_divergences(rollout, logits, temperature, batch.log_threshold))
     return torch.cat(divergences)
+
+
+def _check_rows(distributions: Sequence[Tensor], batch: ResponseBatch, columns: int) -> None:
+    lengths = [len(rows) for rows in distributions]
+    if lengths != batch.response_mask.sum(-1).long().tolist():
+        raise ValueError(f"distributions of {lengths} tokens do not belong to the batch's responses")
+    if found := {rows.shape[1] for rows in distributions if len(rows)} - {columns}:
+        raise ValueError(f"the sampler's distributions have {found} columns, not {columns}: they are another policy's")
 
 
 def _chunks(distributions: Sequence[Tensor], size: int) -> Iterator[Tensor]:

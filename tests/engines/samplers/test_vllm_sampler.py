@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
 
-from stages.algorithms.token_statistics import likeliest_tokens, pruned_logprobs, safe_vocabulary
+from stages.algorithms.token_statistics import likeliest_tokens, listed_statistics, pruned_logprobs, safe_vocabulary
 from stages.engines.environments.frames import make_frame
 from stages.engines.environments.pool import EnvironmentPool
 from stages.engines.environments.turn_sampler import TurnSampler
@@ -308,6 +308,18 @@ def test_pruned_logprobs_are_the_trainers(pair):
         expected, outside = pruned_logprobs(heated[None], torch.tensor([sample.token_ids]), threshold)
         assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=EXACT)
         assert not outside.any()
+
+
+def test_logprobs_after_top_k_and_top_p_are_the_trainers_over_the_listed_tokens(pair):
+    settings = replace(SETTINGS, temperature=0.8, top_k=6, top_p=0.7, keeps_distributions=True, likeliest=8)
+    sizes = set()
+    for prompt, sample in flat(sample_numbered(pair.sampler, PROMPTS, 8, settings, seed=11)):
+        logits, ids = pair.logits(prompt, sample), torch.tensor(sample.token_ids)
+        found = listed_statistics(logits, torch.eye(logits.shape[1]), ids, sample.distributions, 0.8)
+        assert sample.logprobs == pytest.approx(found.logprobs.tolist(), abs=EXACT)
+        assert not found.outside.any()
+        sizes |= set((sample.distributions[:, :8] > -torch.inf).sum(-1).tolist())
+    assert max(sizes) <= 6 and len(sizes) > 2, "the sets are of the two cuts together"
 
 
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True)

@@ -123,8 +123,9 @@ def test_an_absent_study_is_off():
         ({"advantage": {"kind": "pass_at_k", "k": 9}}, r"advantage.k 9 is more than group_size \d"),
         ({"advantage": {"kind": "mean_normalized"}}, "wrong: 0.0, unparsed: 0.0"),
         ({**EXACT, "study": {}}, "study.rollout_distributions: {kind: whole, .* or set divergence sampled"),
-        ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: leave it out"),
-        ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: leave it out"),
+        ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence or a cut of the sampler reads"),
+        ({**EXACT, "rollout_correction": NONE}, "or set top_k to at most the count 20 of kind likeliest"),
+        ({"top_p": 0.9, "study": {"rollout_distributions": KEPT}}, "or set top_k to at most the count 20"),
         ({"rollout_correction": LIKELIEST, "study": {"rollout_distributions": WHOLE}}, "{kind: likeliest, count: 20"),
         ({**EXACT, "study": {"rollout_distributions": KEPT}}, "{kind: whole"),
         (
@@ -137,6 +138,11 @@ def test_an_absent_study_is_off():
         ({"verifier": {**MODEL, "teaching": {"kind": "prayer"}}}, "verifier.model.teaching.*made_pairs"),
         ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
         ({"rollout_correction": WEIGHTS, "top_p": 0.9}, "normalised over fewer tokens than the trainer's"),
+        ({"rollout_correction": WEIGHTS, "top_k": 20}, "so that the trainer renormalises over the sampler's tokens"),
+        (
+            {"rollout_correction": LIKELIEST, "top_k": 21, "study": {"rollout_distributions": KEPT}},
+            "top_k 21 the sampler",
+        ),
         ({"study": {"vocabulary_pruning": SAFE_SET}, "top_p": 0.9}, "set top_p 1.0 and top_k 0"),
         ({"study": {"vocabulary_pruning": SAFE_SET}, "top_k": 50}, "set top_p 1.0 and top_k 0"),
         ({"study": {"vocabulary_pruning": {**SAFE_SET, "log_threshold": 1.0}}}, "less than 0"),

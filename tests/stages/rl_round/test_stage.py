@@ -30,6 +30,7 @@ from tests.fakes.rounds import (
     REPLAYED,
     STALE,
     STOPPED,
+    TRM,
     assert_replayed,
     assert_same,
     copied,
@@ -323,6 +324,26 @@ def test_a_round_tells_its_diagnostics_goes_on_from_its_checkpoint_and_replays(
         params = replay_params(tmp_path, choice, copied(recorded, tmp_path / "kept"))
         main(rl_flags(taught, params, tmp_path / "replayed"))
         assert_replayed(tmp_path / "replayed", recorded)
+
+
+def test_under_top_k_and_top_p_the_trainer_renormalises_over_the_samplers_tokens(taught, tmp_path):
+    """Both sides then agree before the first update, as they do without cuts."""
+    choice = {
+        "rl.top_k": 6,
+        "rl.top_p": 0.8,
+        "rl.study.rollout_distributions": {"kind": "likeliest", "count": 8, "max_gib": 0.01},
+        "rl.rollout_correction": {**TRM, "divergence": "likeliest", "max_threshold": 0.01, "mean_threshold": None},
+        "rl.minibatches": 2,
+        "rl_rounds.rl_1.steps": 3,
+    }
+    main(rl_flags(taught, write_params(tmp_path / "params.yaml", choice), tmp_path))
+    rows = [row for row in curve(tmp_path) if "loss/policy" in row]
+    assert len(rows) == 3 and all(row["logprob_gap/token_max"] < 1e-4 for row in rows)
+    assert all(row["sampler_set/unlisted_fraction"] == 0 for row in rows)
+    # The first steps warm up. Later the second update starts from other weights, compared over the same tokens.
+    divergences = [row["trust_region/divergence_max"] for row in rows]
+    assert divergences[0] < 1e-9 < 1e-4 < divergences[2] <= 0.01
+    assert all(0 < row["entropy/mean"] < math.log(6) for row in rows)
 
 
 def lose_rollouts(pieces):
