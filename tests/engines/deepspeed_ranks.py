@@ -140,6 +140,23 @@ def critic_lesson(policy: Path, params: TrainerParams) -> Lesson:
     return Lesson(lambda: value_model(policy, params), batches, value_loss)
 
 
+def sampler_set_lesson(policy: Path, params: TrainerParams) -> Lesson:
+    """Returns a policy whose statistics are over the sampler's tokens: the sampled one and two others of five."""
+    generator = torch.Generator().manual_seed(3)
+
+    def with_sets(batch: ResponseBatch) -> ResponseBatch:
+        sets = []
+        for tokens, mask in zip(batch.response_ids, batch.response_mask.bool(), strict=True):
+            ids = torch.randint(2, 258, (int(mask.sum()), 4), generator=generator)
+            ids = torch.cat([tokens[mask][:, None], ids], dim=-1)
+            logprobs = torch.tensor([-0.7, -1.2, -2.0, -torch.inf, -torch.inf]).expand(ids.shape)
+            sets.append(torch.cat([logprobs, ids.float()], dim=-1))
+        return replace(batch, sampler_sets=tuple(sets), likeliest=5)
+
+    batches = [with_sets(batch) for batch in micro_batches(0)]
+    return Lesson(lambda: language_model(policy, params), batches, weighted_loss)
+
+
 def refuses_broken_loss(trainer: DeepspeedTrainer) -> bool:
     """Returns True if a loss that is invalid on one rank raises on both and does not change the weights."""
 
@@ -189,6 +206,7 @@ def main(policy: Path, out: Path) -> None:
         if zero_stage < 3 and importlib.util.find_spec("peft"):
             lessons["lora"] = lora_lesson(policy, deepspeed_params(zero_stage))
         lessons["critic"] = critic_lesson(policy, deepspeed_params(zero_stage))
+        lessons["sampler_set"] = sampler_set_lesson(policy, deepspeed_params(zero_stage))
         for name, lesson in lessons.items():
             entry[name] = learn(lesson, zero_stage, out / f"checkpoint-{zero_stage}-{name}")
         report[zero_stage] = entry

@@ -25,6 +25,7 @@ from tests.engines.deepspeed_ranks import (
     is_same,
     lora_lesson,
     micro_batches,
+    sampler_set_lesson,
     snapshot,
     weighted_loss,
 )
@@ -131,12 +132,13 @@ def test_two_ranks_learn_lora(two_ranks, policy, zero_stage):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
-def test_two_ranks_teach_a_critic(two_ranks, policy, zero_stage):
-    lesson = critic_lesson(policy, TORCH_TRAINER)
+@pytest.mark.parametrize(("name", "make"), [("critic", critic_lesson), ("sampler_set", sampler_set_lesson)])
+def test_two_ranks_teach_a_critic_and_renormalise_over_the_samplers_tokens(two_ranks, policy, zero_stage, name, make):
+    lesson = make(policy, TORCH_TRAINER)
     alone = TorchTrainer(TORCH_TRAINER, ADAMW, MAX_NORM, lesson.model())
     expected = [alone.update(lesson.micro_batches, lesson.loss, 1.0) for _ in range(UPDATES)]
     for report in two_ranks[0]:
-        entry = report[str(zero_stage)]["critic"]
+        entry = report[str(zero_stage)][name]
         assert entry["losses"] == pytest.approx([update.loss for update in expected], abs=2e-6)
         assert entry["norms"] == pytest.approx([update.gradient_norm for update in expected], rel=1e-5)
         assert entry["resumes_exactly"]
