@@ -4,9 +4,9 @@ Advantages of tokens use a baseline for each token that lowers the variance of t
 pass.
 
 Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for the same
-without the division; Lite PPO (arXiv 2508.08221); MaxRL (arXiv 2602.02710); RLOO (arXiv 2402.14740, equation 8); OPO
-(arXiv 2505.23585, equation 9); Optimal Token Baseline (arXiv 2602.07078). The docstring of `distilled` names its
-source. Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
+without the division; Lite PPO (arXiv 2508.08221) and ScaleRL (arXiv 2510.13786, section 3.2); MaxRL (arXiv 2602.02710);
+RLOO (arXiv 2402.14740, equation 8); OPO (arXiv 2505.23585, equation 9); Optimal Token Baseline (arXiv 2602.07078). The
+docstring of `distilled` names its source. Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
 
 The optimal token baseline, with s2 the squared norm of the gradient of log pi(a) with respect to the logits:
     W_{i,t} = sum_{j <= t} m_{i,j} s2_{i,j} w_{i,j}^2      B_t = sum_i m W G / (sum_i m W + 1e-8)
@@ -57,16 +57,20 @@ def group_normalized(
     return centred.to(_result_type(rewards))
 
 
-def batch_normalized(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """Centres rewards in their group and divides by the sample standard deviation of all rewards plus 1e-6 (Lite PPO).
+def batch_normalized(
+    rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"], deviation_of: str
+) -> Float[Tensor, " batch"]:
+    """Centres rewards in their group and divides by a sample standard deviation of the whole batch plus 1e-6.
 
+    `deviation_of` "rewards" takes that of all rewards (Lite PPO), "advantages" that of the centred rewards (ScaleRL).
     A group with nearly equal rewards is then not blown up. A group of one: A = R over that deviation. A single response
     has no deviation, and its advantage is its reward.
     """
     centred = group_normalized(rewards, group_ids, divide_by_std=False)
     if len(rewards) < 2:
         return centred
-    return (centred.double() / (rewards.double().std() + STD_EPSILON)).to(centred.dtype)
+    deviation = {"rewards": rewards, "advantages": centred}[deviation_of].double().std()
+    return (centred.double() / (deviation + STD_EPSILON)).to(centred.dtype)
 
 
 def mean_normalized(rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:

@@ -104,7 +104,8 @@ def dppo(
     ratio_cap: float,
     divergence: str,
 ) -> tuple[PerToken, Diagnostics]:
-    """DPPO: -sg(min(r, `ratio_cap`)) * A * log pi, for tokens whose divergence from the proximal policy is small.
+    """DPPO: -sg(min(r, `ratio_cap`)) * A * log pi, for tokens whose divergence from the proximal policy, here the
+    sampler, is small.
 
     The divergence is that of two coins, which fall on the sampled token or not, with probabilities p and q (proximal):
     |p - q| ("total_variation"), or q log(q / p) + (1 - q) log((1 - q) / (1 - p)) ("kl", in nats). A token is left out

@@ -20,6 +20,8 @@ Deviations:
 1. With vocabulary pruning on both sides, the exact KL uses the union of the policy's and the sampler's token sets. The
    sets differ at their border, where one extra token would otherwise make the KL infinite.
 2. A response of one token has length-neutral score 0: the paper's weight of the last token is 0, and 0 / 0 its score.
+3. The caller's masks compare the current policy with the sampler, in each update anew. verl's decoupled mode compares
+   the proximal policy, once a step.
 """
 
 import math
@@ -78,7 +80,7 @@ def ice_pop_weights(
 def geometric_mask(
     policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask, low: float, high: float
 ) -> PerResponse:
-    """Returns True where the geometric mean of a response's ratios pi / mu lies in [low, high] (0.99 and 1.001).
+    """Returns True where the geometric mean of a response's ratios pi / mu lies in [low, high] (0.999 and 1.001).
 
     A response without tokens is accepted; one with NaN is not.
     """

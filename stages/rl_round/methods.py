@@ -281,9 +281,12 @@ class GroupNormalized(StrictParams):
 
 
 class BatchNormalized(StrictParams):
-    """Reward minus the group's mean, over the standard deviation of the whole batch (Lite PPO)."""
+    """Reward minus the group's mean, over a standard deviation of the whole batch."""
 
     kind: Literal["batch_normalized"]
+    deviation_of: Literal["rewards", "advantages"]
+    """`rewards`: that of all rewards (Lite PPO). `advantages`: that of the rewards minus their groups' means
+    (ScaleRL)."""
 
 
 class MeanNormalized(StrictParams):
@@ -421,7 +424,8 @@ class Cispo(StrictParams):
 
 
 class Dppo(StrictParams):
-    """DPPO: as CISPO, but a token is left out by the divergence of its probability from the proximal policy's."""
+    """DPPO: as CISPO, but a token is left out by the divergence of its probability from the sampler's. It needs
+    `proximal: rollout`."""
 
     kind: Literal["dppo"]
     divergence: Literal["total_variation", "kl"]
@@ -497,7 +501,7 @@ class GeometricMask(StrictParams):
 
     kind: Literal["geometric_mask"]
     low: float = Field(ge=0, lt=1)
-    """(0.99)"""
+    """(0.999)"""
     high: float = Field(gt=1)
     """(1.001)"""
 

@@ -20,6 +20,7 @@ from stages.rl_round.methods import (
     AdvantageParams,
     ClipCov,
     CosineReward,
+    Dppo,
     DynamicSampling,
     DynamicSamplingParams,
     Gae,
@@ -292,7 +293,7 @@ class RlParams(StrictParams):
     def _settings_agree(self) -> RlParams:
         # Reports all at once, so a user need not fix them one after the other.
         sentences = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
-        sentences += _value_contradictions(self)
+        sentences += [*_distribution_contradictions(self), *_value_contradictions(self)]
         if sentences:
             raise ValueError("; ".join(sentences))
         return self
@@ -414,6 +415,12 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
                 f"{name} compares tokens by the trainer's probabilities before the update: set proximal: recompute, or "
                 f"leave {name} out"
             )
+    # Figure 4 of the paper: around a recomputed policy, training collapses.
+    if isinstance(rl.policy_loss, Dppo) and rl.proximal != "rollout":
+        yield (
+            "policy_loss.kind dppo bounds the divergence from the sampler, and collapses around weights that are "
+            "recomputed: set proximal: rollout, or policy_loss.kind clipped_surrogate"
+        )
     # REINFORCE has no ratio in its loss, so it counts no ratio twice.
     if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
         yield (
@@ -421,6 +428,10 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             f"sampler already, and {rl.rollout_correction.kind} would count it twice: set proximal: recompute, "
             "rollout_correction.kind none, or policy_loss.kind reinforce"
         )
+
+
+def _distribution_contradictions(rl: RlParams) -> Iterator[str]:
+    """Yields contradictions between the sampler's cuts, what is kept of its distributions, and who reads it."""
     needed, kept = rl.needed_distributions, rl.rollout_distributions
     if needed and (kept is None or kept.kind != needed):
         example = {"whole": "{kind: whole, max_gib: 4.0}", "likeliest": "{kind: likeliest, count: 20, max_gib: 4.0}"}

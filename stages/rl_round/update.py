@@ -324,8 +324,8 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
     match params.advantage:
         case GroupNormalized(divide_by_std=divide_by_std):
             whole = group_normalized(rewards, group_ids, divide_by_std=divide_by_std)
-        case BatchNormalized():
-            whole = batch_normalized(rewards, group_ids)
+        case BatchNormalized(deviation_of=deviation_of):
+            whole = batch_normalized(rewards, group_ids, deviation_of)
         case MeanNormalized():
             whole = mean_normalized(rewards, group_ids)
         case PassAtK(k=k):

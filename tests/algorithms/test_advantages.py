@@ -293,10 +293,13 @@ def test_batch_and_mean_normalisation_by_hand():
     centred = torch.tensor([0.75, -0.25, -0.25, -0.25, 0.5, 0.5, -0.5, -0.5])
     # Three of eight are 1: the sample variance is 8/7 * 3/8 * 5/8.
     deviation = math.sqrt(8 / 7 * 15 / 64)
-    torch.testing.assert_close(batch_normalized(rewards, ids), centred / (deviation + 1e-6))
+    torch.testing.assert_close(batch_normalized(rewards, ids, "rewards"), centred / (deviation + 1e-6))
+    # Of the advantages: (0.75^2 + 3 * 0.25^2 + 4 * 0.5^2) / 7 = 1.75 / 7 = 1 / 4, whose root is 1 / 2.
+    torch.testing.assert_close(batch_normalized(rewards, ids, "advantages"), centred / (0.5 + 1e-6))
     torch.testing.assert_close(mean_normalized(rewards, ids), torch.tensor([3.0, -1, -1, -1, 1, 1, -1, -1]))
     assert not mean_normalized(torch.zeros(4), torch.zeros(4, dtype=torch.long)).any()
-    assert batch_normalized(torch.tensor([2.0]), torch.tensor([0])).tolist() == [2.0]
+    for kind in ("rewards", "advantages"):
+        assert batch_normalized(torch.tensor([2.0]), torch.tensor([0]), kind).tolist() == [2.0]
 
 
 def test_mean_normalisation_is_the_gradient_of_the_log_of_the_mean_reward():

@@ -5,9 +5,9 @@ from its tokens on another that holds the version, or that can still load it. Wh
 starts again from its prompt under another.
 No Ray, no clock and no torch here: the hub brings reports in and takes orders out.
 
-Source: Laminar (arXiv 2510.12633), partial response pool and rollout manager. Deviations: 1. weights
-change only while nothing is in flight, so no trajectory mixes two policies; 2. a repack is planned only when the
-freed replica would have work; 3. `takes_groups: while_newest` fills replicas up while they decode.
+Source: Laminar (arXiv 2510.12633), partial response pool and rollout manager. As there, weights change only while
+nothing is in flight, so no trajectory mixes two policies. Deviations: 1. a repack is planned only when the freed
+replica would have work; 2. `takes_groups: while_newest` fills replicas up while they decode.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ def load(**changes):
     return validate_section({**PARAMS["rl"], **changes}, "rl", RlParams, Path("params.yaml"))
 
 
+DPPO = {"kind": "dppo", "divergence": "kl", "limit_low": 0.05, "limit_high": 0.05, "ratio_cap": 20.0}
 LIKELIEST = {**TRM, "divergence": "likeliest"}
 KEPT = {"kind": "likeliest", "count": 20, "max_gib": 1.0}
 LENGTH_NEUTRAL = {"kind": "length_neutral_mask", "token_kl": 1e-4, "token_tv": None, "max_score": 0.05}
@@ -65,8 +66,12 @@ LENGTH_NEUTRAL = {"kind": "length_neutral_mask", "token_kl": 1e-4, "token_tv": N
         {"policy_loss": {"kind": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}},
         {"policy_loss": {"kind": "cispo", "clip_low": 1.0, "clip_high": 2.0}},
         {"policy_loss": {"kind": "reinforce"}, "proximal": "rollout", "rollout_correction": WEIGHTS},
+        {"policy_loss": DPPO, "proximal": "rollout"},
         {"advantage": {"kind": "pass_at_k", "k": 2}, "advantage_whitening": "tokens"},
-        {"schedule": {"kind": "cosine", "final_fraction": 0.1}, "advantage": {"kind": "batch_normalized"}},
+        {
+            "schedule": {"kind": "cosine", "final_fraction": 0.1},
+            "advantage": {"kind": "batch_normalized", "deviation_of": "advantages"},
+        },
         {"rollout_correction": {"kind": "bad_response_mask", "max_divergence": 0.1}},
         {"rollout_correction": LENGTH_NEUTRAL},
         {"rollout_correction": TRM, "proximal": "rollout"},
@@ -120,6 +125,7 @@ def test_an_absent_study_is_off():
         ),
         ({"policy_loss": {**CLIP_COV, "covariance_low": 5.0}}, "covariance_low 5.0 must be < covariance_high 5.0"),
         ({"top_entropy_fraction": 1.0}, "less than 1"),
+        ({"policy_loss": DPPO}, "collapses around weights that are recomputed: set proximal: rollout"),
         ({"advantage": {"kind": "pass_at_k", "k": 9}}, r"advantage.k 9 is more than group_size \d"),
         ({"advantage": {"kind": "mean_normalized"}}, "wrong: 0.0, unparsed: 0.0"),
         ({**EXACT, "study": {}}, "study.rollout_distributions: {kind: whole, .* or set divergence sampled"),
