@@ -209,7 +209,7 @@ def make_plan(root: Path, recipe: str, question: PlanRequest, probe: Any = None)
         # This machine is available anyway: an hour of it costs nothing.
         count, price = 1, 0.0
     else:
-        speed, gpu = _gpus(sections, question, ranks, assumptions), find_gpu(question.gpu)
+        speed, gpu = _gpus(sections, question, ranks, is_split, assumptions), find_gpu(question.gpu)
         not_counted.append("table stages, process starts, loading, verifying, saving")
         if shape.parameters < 1e9:
             not_counted.append("launches between kernels, which dominate below a billion parameters")
@@ -295,7 +295,9 @@ def _cpu(
     return CpuSpeed(probe, lanes, sampler.max_sequences, trainer.gradient_checkpointing, trainer.threads)
 
 
-def _gpus(sections: Mapping[str, Any], question: PlanRequest, ranks: int, assumptions: list[str]) -> GpuSpeed:
+def _gpus(
+    sections: Mapping[str, Any], question: PlanRequest, ranks: int, is_split: bool, assumptions: list[str]
+) -> GpuSpeed:
     sampler, trainer = sections["sampler"], sections["trainer"]
     parallel = getattr(sampler, "tensor_parallel", 1)
     if question.replicas * parallel > question.gpus:
@@ -303,10 +305,14 @@ def _gpus(sections: Mapping[str, Any], question: PlanRequest, ranks: int, assump
             f"{question.replicas} replicas over {parallel} GPUs each need more than --gpus {question.gpus}: "
             "lower --replicas or sampler.tensor_parallel"
         )
+    counts = f"training: {ranks} GPU(s); sampling: {question.replicas} replica(s) over {parallel} GPU(s)"
+    # An asynchronous round has ranks and replicas of its own, which its stage states.
     assumptions += [
-        f"training: {ranks} GPU(s) at {question.mfu:.2f} of the peak; sampling: {question.replicas} replica(s) over "
-        f"{parallel} GPU(s), or one for every {parallel} rank(s) where that is more, at "
-        f"{question.bandwidth_share:.2f} of the bandwidth"
+        f"in stages other than that round, {counts}"
+        if is_split
+        else f"{counts}, or one for every {parallel} rank(s) where that is more",
+        f"in all stages, training at {question.mfu:.2f} of the peak and sampling at {question.bandwidth_share:.2f} of "
+        "the bandwidth",
     ]
     return GpuSpeed(
         find_gpu(question.gpu),

@@ -237,5 +237,35 @@ def test_the_table_beside_the_paper_has_the_values_of_the_recipe(name):
         assert yaml.safe_load(here) == value, setting
 
 
+SECTIONS = ("base", "sft", "rl", "rl_rounds", "respond")
+NO_SETTING = re.compile(r"base\.revision|.*\.problem_slice\..*|.*_every_steps")
+
+
+def of_no_paper(name):
+    """Returns the first recipe below that has no table: what it sets is not a choice of the paper."""
+    while name in TABLES:
+        name = yaml.safe_load((PROJECT / f"pipelines/recipes/{name}.yaml").read_text())["extends"].partition(".yaml")[0]
+    return name
+
+
+def changed(own, below, name):
+    """Yields the names of values that differ from those of `below`; a mapping of another kind is one value."""
+    there = below if isinstance(below, dict) else {}
+    if isinstance(own, dict) and own.get("kind") in (None, there.get("kind")):
+        for key, value in own.items():
+            yield from changed(value, there.get(key), f"{name}.{key}")
+    elif own != below and not NO_SETTING.fullmatch(name):
+        yield name
+
+
+@pytest.mark.parametrize("name", sorted({*TABLES} - {"imagereward-blip-large"}))  # it extends nothing
+def test_the_table_leaves_out_no_setting_that_is_not_of_the_recipe_of_no_paper_below(name):
+    own, below, rows = read_recipe(PROJECT, name), read_recipe(PROJECT, of_no_paper(name)), dict(TABLES[name])
+    settings = [one for part in SECTIONS if part in own for one in changed(own[part], below.get(part), part)]
+    # A row covers what is inside it; a mapping of another kind is covered by any row inside it.
+    covered = {one for one in settings for row in rows if f"{one}.".startswith(f"{row}.") or row.startswith(f"{one}.")}
+    assert [one for one in settings if one not in covered] == []
+
+
 def test_every_recipe_with_the_name_of_a_paper_has_a_table():
     assert {*RECIPES, "imagereward-blip-large"} - {"grpo-qwen2.5-1.5b"} == set(TABLES)

@@ -321,7 +321,7 @@ def test_later_turns_read_the_earlier_ones_again_unless_the_sampler_keeps_them(t
 
 
 def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_path):
-    made = make_plan(PROJECT, asynchronous_recipe(tmp_path), PlanRequest("H100", 128))
+    made = make_plan(PROJECT, asynchronous_recipe(tmp_path), PlanRequest("H100", 128, replicas=2))
     stages = {stage.name: stage for stage in made.stages}
     stage = stages["rl_round@rl_1"]
     longer, shorter = sorted((stage.training_seconds, stage.sampling_seconds), reverse=True)
@@ -330,6 +330,9 @@ def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_pa
     assert stages["sft"].seconds == stages["sft"].training_seconds
     told = " ".join(made.assumptions)
     assert "longer of sampling (28 replica(s)) and training (16 rank(s)), in parallel" in told
+    # Of the round there is one account: what the other stages use is said of them alone.
+    assert "in stages other than that round, training: 1 GPU(s); sampling: 2 replica(s) over 4 GPU(s)" in told
+    assert told.count("training: ") == 1 and "in all stages, training at 0.40 of the peak" in told
     assert "repack is assumed to keep" in told and not any("share rank 0" in line for line in made.problems)
     few = make_plan(PROJECT, asynchronous_recipe(tmp_path), PlanRequest("H100", 64))
     assert any("need 128 GPUs, but --gpus is 64: raise it" in line for line in few.problems)
