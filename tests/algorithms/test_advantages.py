@@ -1,4 +1,4 @@
-"""Advantages of groups and the optimal token baseline: by hand, against loops, and what must not change them."""
+"""Advantages of groups and of tokens: by hand, against loops and reference code, and what must not change them."""
 
 import itertools
 import math
@@ -366,3 +366,81 @@ def test_the_expected_gradient_of_distilled_is_that_of_the_reverse_kl(seed):
     loss = -(logprobs.detach().exp() * advantages * logprobs).sum()
     torch.testing.assert_close(torch.autograd.grad(loss, logits)[0], exact)
     assert float((logprobs.exp() * advantages).sum()) == pytest.approx(-float(kl))
+
+
+# Four groups of four: one with a share of a reward, two without signal, one with a single failure.
+REWARDS = torch.tensor([1, 0, 0, 0.25, *[0.5] * 4, *[0] * 4, 1, 0, 1, 1], dtype=torch.float64)
+LENGTHS = torch.tensor([3, 1, 2, 4, 2, 2, 1, 3, 1, 2, 3, 4, 4, 1, 3, 2])
+FOURS = torch.arange(4).repeat_interleave(4)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "first", "last"),
+    [
+        # tajwarfahim/maxrl (the authors) at c0698ebb, `compute_maxrl_outcome_advantage`. It adds 1e-6 to the mean.
+        pytest.param(mean_normalized, [2.199993, -0.999997, -0.999997, -0.199999], [1 / 3, -0.999999], id="maxrl"),
+        # alibaba/ROLL (the authors of Lite PPO) at 8eb27cc2, `reward_norm`: mean of a group, deviation of a batch.
+        pytest.param(
+            batch_normalized, [1.64466, -0.747573, -0.747573, -0.149515], [0.598058, -1.794174], id="lite_ppo"
+        ),
+        # verl-project/verl at 1dda039b, verl/trainer/ppo/core_algos.py: `compute_grpo_outcome_advantage`, ...
+        pytest.param(group_normalized, [1.452741, -0.660337, -0.660337, -0.132067], [0.499999, -1.499997], id="grpo"),
+        pytest.param(ESTIMATORS["centred"], [0.6875, -0.3125, -0.3125, -0.0625], [0.25, -0.75], id="dr_grpo"),
+        # ... `compute_rloo_outcome_advantage` and `compute_opo_outcome_advantage`.
+        pytest.param(leave_one_out, [0.916667, -0.416667, -0.416667, -0.083333], [1 / 3, -1], id="rloo"),
+        pytest.param(
+            lambda *two: length_weighted(two[0], LENGTHS, two[1]), [0.6, -0.4, -0.4, -0.15], [0.1, -0.9], id="opo"
+        ),
+    ],
+)
+def test_advantages_are_those_of_reference_code(estimator, first, last):
+    found = estimator(REWARDS, FOURS).tolist()
+    assert found[:4] == pytest.approx(first, abs=1e-5)
+    assert found[4:12] == [0] * 8
+    assert found[12:] == pytest.approx([last[0], last[1], last[0], last[0]], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("k", "few", "many"),
+    [
+        (1, (1.732047, -0.577349), (0.577349, -1.732047)),
+        (2, (1.07417, -0.358057), (0.192449, -0.577347)),
+        (4, (0.522232, -0.174077), (0, 0)),
+        (8, (0, 0), (0, 0)),
+    ],
+)
+def test_pass_at_k_is_the_authors_code(k, few, many):
+    """RUCAIBox/Passk_Training at c3ba575e, code/passk_adv.py, `compute_advantage`. It adds 1e-6 to the deviation.
+
+    Eight responses with 2 correct ones, then eight with 6: of those, four cannot all be wrong.
+    """
+    is_correct = torch.tensor([1, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 0, 1]).bool()
+    found = pass_at_k(is_correct, torch.arange(2).repeat_interleave(8), k).tolist()
+    expected = [pair[0 if right else 1] for pair, right in zip([few] * 8 + [many] * 8, is_correct, strict=True)]
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (None, [[1 / 3, 0.408654, 0.302326, 0], [-1 / 6, -0.091346, -0.197674, 0.5], [-1.666667, -0.591346, 0, 0]]),
+        (
+            [[1, 0.5, 2, 1], [1, 1, 0.4, 1], [1.5, 1, 1, 1], [1] * 4],
+            [[0.389262, 0.553797, 0.267003, 0], [-0.110738, 0.053797, -0.232997, 0.5], [-1.610738, -0.446203, 0, 0]],
+        ),
+    ],
+)
+def test_the_optimal_baseline_is_that_of_verl(weights, expected):
+    """verl at 1dda039b, `compute_optimal_token_baseline_advantage`. The last response is alone in its group."""
+    logprobs = torch.tensor(
+        [[0.6, 0.3, 0.9, 0.2], [0.5, 0.8, 0.1, 0.7], [0.9, 0.4, 0.6, 0.5], [0.25, 0.5, 0.5, 0.5]]
+    ).log()
+    squares = torch.tensor(
+        [[0.5, 0.3, 0.82, 0.4], [0.4, 0.66, 0.3, 0.55], [0.82, 0.4, 0.5, 0.45], [0.4, 0.5, 0.5, 0.5]]
+    )
+    returns = torch.tensor([[1.0, 1, 1, 0], [0.5, 0.5, 0.5, 0.5], [-1, 0, 0, 0], [1, 1, 1, 1]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]])
+    weights = weights and torch.tensor(weights)
+    proxy = logit_gradient_proxy(logprobs, squares)
+    baseline = optimal_token_baseline(returns, mask, proxy, torch.tensor([0, 0, 0, 1]), weights, lone_tail="return")
+    torch.testing.assert_close((returns - baseline) * mask, torch.tensor([*expected, [1] * 4]), atol=1e-5, rtol=0)

@@ -1,4 +1,4 @@
-"""Losses of tokens and their aggregation: by hand, against loops, and their edges."""
+"""Losses of tokens and their aggregation: by hand, against loops and reference code, and their edges."""
 
 import math
 
@@ -16,6 +16,7 @@ from stages.algorithms.policy_losses import (
     sapo,
     tokens_of_prompts,
 )
+from stages.rl_round.losses import _reference_kl
 
 
 def unclipped(*arguments):
@@ -363,3 +364,87 @@ def test_nan_outside_the_mask_reaches_neither_new_loss_nor_its_gradient(name):
     (gradient,) = torch.autograd.grad(loss.sum(), policy)
     assert loss[0, 1] == 0 and gradient[0, 1] == 0 and gradient.isfinite().all()
     assert all(value.isfinite() for value in diagnostics.values())
+
+
+# Three responses in probabilities; the last token of the second one is padding. The numbers of each kind are those of
+# verl-project/verl at 1dda039b, `compute_policy_loss_*` in verl/trainer/ppo/core_algos.py, in float64. For DPPO the
+# authors' code gives the same: `compute_policy_loss_with_mask` in sail-sg/Stable-RL at c6af1d11.
+FLOAT64 = {"dtype": torch.float64}
+POLICY = torch.tensor([[0.9, 0.6, 0.12, 0.66, 0.3], [0.3, 0.5, 0.8, 0.05, 1], [0.45, 0.35, 0.55, 0.5, 0.6]], **FLOAT64)
+PROXIMAL = torch.tensor([[0.6, 0.5, 0.01, 0.5, 0.7], [0.7, 0.55, 0.4, 0.01, 1], [0.5, 0.4, 0.5, 0.5, 0.55]], **FLOAT64)
+ADVANTAGES, MASK = torch.tensor([2.0, -1.0, 0.5], **FLOAT64), torch.tensor([[1] * 5, [1, 1, 1, 1, 0], [1] * 5])
+NEAR = [-0.032143, -0.03125, -0.039286, -0.035714, -0.038961]
+"""The gradient of the third response under all kinds that average over tokens: no kind holds it back."""
+
+
+@pytest.mark.parametrize(
+    ("function", "limits", "how", "expected", "gradients"),
+    [
+        pytest.param(
+            *(dppo, (0.1, 0.15, 3.0, "total_variation"), "token_mean", 0.47775453),
+            [[0, -0.171429, -0.428571, 0, -0.061224], [0, 0.064935, 0.142857, 0.214286, 0], NEAR],
+            id="dppo-total_variation",
+        ),
+        pytest.param(
+            *(dppo, (0.02, 0.06, 3.0, "kl"), "token_mean", -0.3525755),
+            [[0, -0.171429, 0, -0.188571, -0.061224], [0, 0.064935, 0.142857, 0.214286, 0], NEAR],
+            id="dppo-kl",
+        ),
+        pytest.param(
+            *(sapo, (1.0, 2.0), "sequence_mean_token_mean", -1.56271661),
+            [
+                [-0.188003, -0.158411, -0.000107, -0.17157, -0.052721],
+                [0.02619, 0.075135, 0.069996, 0.000559, 0],
+                [-0.029925, -0.029053, -0.036575, -0.033333, -0.036289],
+            ],
+            id="sapo",
+        ),
+        pytest.param(
+            *(clipped_surrogate, (0.2, 0.28, 3.0), "token_mean", -0.47935761),
+            [[0, -0.171429, 0, 0, -0.061224], [0, 0.064935, 0.142857, 0, 0], NEAR],
+            id="clipped_surrogate",
+        ),
+        pytest.param(
+            *(gspo, (0.2, 0.28), "sequence_mean_token_mean", -0.54981177),
+            [[0] * 5, [0.117078] * 4 + [0], [-0.032958] * 5],
+            id="gspo",
+        ),
+        pytest.param(
+            *(cispo, (0.2, 0.28), "token_mean", 0.42663027),
+            [
+                [-0.182857, -0.171429, -0.182857, -0.182857, -0.114286],
+                [0.057143, 0.064935, 0.091429, 0.091429, 0],
+                NEAR,
+            ],
+            id="cispo",
+        ),
+    ],
+)
+def test_losses_and_gradients_are_those_of_the_reference(function, limits, how, expected, gradients):
+    policy = POLICY.log().requires_grad_()
+    loss = aggregate(function(policy, PROXIMAL.log(), ADVANTAGES, MASK, *limits)[0], MASK, how)
+    (gradient,) = torch.autograd.grad(loss, policy)
+    assert loss.item() == pytest.approx(expected, abs=1e-7)
+    torch.testing.assert_close(gradient, torch.tensor(gradients, **FLOAT64), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "slopes"),
+    [
+        ("k1", [0.2, -0.6, 0, 1, -1.5], [1, 1, 1, 1, 1]),
+        ("k2", [0.02, 0.18, 0, 0.5, 1.125], [0.2, -0.6, 0, 1, -1.5]),
+        ("k3", [0.018731, 0.222119, 0, 0.367879, 1.981689], [0.181269, -0.822119, 0, 0.632121, -3.481689]),
+        ("weighted_k3", [0.016948, 0.404727, 0, 0.367879, 0.729023], [0.180967, -1.093271, 0, 1, -0.551819]),
+    ],
+)
+def test_penalties_for_leaving_the_reference_policy_are_those_of_other_code(kind, expected, slopes):
+    """k1 to k3: `kl_penalty` of verl at 1dda039b. weighted_k3: `compute_approx_kl` of THUDM/slime at 624b824a, with the
+    ratio that its option `use_unbiased_kl` gives.
+    """
+    policy = torch.tensor([[-0.5, -1, -2, -0.1, -3]], **FLOAT64, requires_grad=True)
+    reference = torch.tensor([[-0.7, -0.4, -2, -1.1, -1.5]], **FLOAT64)
+    proximal = torch.tensor([[-0.4, -1.6, -2.5, -0.1, -2]], **FLOAT64)
+    penalty, _ = _reference_kl(kind, policy, reference, proximal, torch.ones(1, 5))
+    (slope,) = torch.autograd.grad(penalty.sum(), policy)
+    assert penalty[0].tolist() == pytest.approx(expected, abs=2e-6)
+    assert slope[0].tolist() == pytest.approx(slopes, abs=2e-6)

@@ -1,4 +1,4 @@
-"""Weights and masks that correct for the sampler: by hand, against loops, and their edges."""
+"""Weights and masks that correct for the sampler: by hand, against loops and reference code, and their edges."""
 
 import math
 
@@ -383,3 +383,97 @@ def test_a_length_neutral_score_does_not_grow_with_the_length_and_sees_nan():
     assert score(1).item() == 0
     broken = length_neutral_scores(torch.tensor([[math.nan, 0.0]]), torch.zeros(1, 2), torch.ones(1, 2), 1e-4, None)
     assert not broken <= 1e9
+
+
+# Five responses, of 4, 4, 4, 2 and 3 tokens. The geometric means of their ratios: 1.007, 0.645, 1.813, 0.548, 1.016.
+RATIOS = [[1.02, 0.97, 1.05, 0.99], [0.4, 0.9, 0.6, 0.8], [3, 1.2, 6, 0.5], [1.5, 0.2, 1, 9], [1.04, 0.98, 1.03, 9]]
+ROLLOUT = [
+    [-0.5, -1.2, -0.8, -0.3],
+    [-0.2, -0.9, -0.4, -0.7],
+    [-3, -1, -4, -0.6],
+    [-1, -0.1, -2, -5],
+    [-0.3, -0.6, -0.9, -4],
+]
+MASK = torch.tensor([[1] * 4, [1] * 4, [1] * 4, [1, 1, 0, 0], [1, 1, 1, 0]])
+
+
+def weights_of(level):
+    """Followed by the inverse of the factor that normalises them, which is their mean."""
+
+    def found(policy, rollout):
+        weights = importance_weights(policy, rollout, MASK, level, 2.0)
+        return torch.cat([weights.flatten(), 1 / normalising_factor(weights, MASK, level)[None]])
+
+    return found
+
+
+def bad_responses(positive, max_divergence):
+    """All advantages are negative, except that of one response."""
+    advantages = torch.full((5, 4), -1.0)
+    advantages[positive] = 1.0
+    return lambda *logprobs: bad_response_mask(*logprobs, advantages, MASK, max_divergence)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        # verl-project/verl at 1dda039b, `compute_rollout_correction_weights`; last the mean that it divides by when it
+        # normalises. slime (below) gives the same weights of tokens.
+        pytest.param(
+            weights_of("token"),
+            [
+                *[1.02, 0.97, 1.05, 0.99],
+                *[0.4, 0.9, 0.6, 0.8],
+                *[2, 1.2, 2, 0.5],
+                *[1.5, 0.2, 0, 0],
+                *[1.04, 0.98, 1.03, 0],
+                1.0105882,
+            ],
+            id="token_weights",
+        ),
+        pytest.param(
+            weights_of("sequence"),
+            [*[1.028481] * 4, *[0.1728] * 4, *[2] * 4, 0.3, 0.3, 0, 0, *[1.049776] * 3, 0, 0.9102115],
+            id="sequence_weights",
+        ),
+        # The same function with bounds 0.5 and 5; the type `icepop` of OpenRLHF/OpenRLHF at 3c3be623, `PolicyLoss`.
+        pytest.param(
+            lambda *logprobs: ice_pop_weights(*logprobs, MASK, 0.5, 5.0).flatten(),
+            [1.02, 0.97, 1.05, 0.99, 0, 0.9, 0.6, 0.8, 3, 1.2, 0, 0.5, 1.5, 0, 0, 0, 1.04, 0.98, 1.03, 0],
+            id="ice_pop",
+        ),
+        # THUDM/slime at 624b824a, `compute_mis_weights` of examples/train_infer_mismatch_helper, level `geometric`;
+        # OpenRLHF's `seq-mask-tis`; `compute_rollout_rejection_mask` of the verl inside sail-sg/Stable-RL at c6af1d11,
+        # level `geometric`. verl at 1dda039b differs: its `seq_mean_k1` bounds the inverse, and drops the second one.
+        pytest.param(lambda *logprobs: geometric_mask(*logprobs, MASK, 0.6, 1.3), [1, 1, 0, 0, 1], id="geometric_wide"),
+        pytest.param(
+            lambda *logprobs: geometric_mask(*logprobs, MASK, 0.99, 1.01), [1, 0, 0, 0, 0], id="geometric_narrow"
+        ),
+        # slime, `compute_opsm_mask`; huggingface/trl at f2cd5771, `get_off_policy_mask`.
+        pytest.param(bad_responses(positive=2, max_divergence=0.3), [1, 0, 1, 0, 1], id="bad_low"),
+        pytest.param(bad_responses(positive=2, max_divergence=0.5), [1, 1, 1, 0, 1], id="bad_high"),
+        pytest.param(bad_responses(positive=3, max_divergence=0.3), [1, 0, 1, 1, 1], id="bad_but_positive"),
+        # verl at 1dda039b, `compute_rollout_rejection_mask` with `seq_max_k2` and with `seq_mean_k3`.
+        pytest.param(
+            lambda *logprobs: torch.cat(trust_region_masks(*sampled_divergences(*logprobs, MASK), MASK, 0.5, 0.1)),
+            [1, 1, 0, 0, 1, 1, 0, 0, 0, 1],
+            id="trust_region",
+        ),
+    ],
+)
+def test_weights_and_masks_are_those_of_reference_code(function, expected):
+    rollout = torch.tensor(ROLLOUT, dtype=torch.float64)
+    found = function(torch.tensor(RATIOS, dtype=torch.float64).log() + rollout, rollout)
+    assert found.double().tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(1, [0.143841, 0.311239, 0.036535]), (2, [0.218012, 0.330671, 0.036613]), (3, [0.218012, 0.356834, 0.038642])],
+)
+def test_likeliest_divergences_are_those_of_the_authors_of_dppo(count, expected):
+    """`compute_topk_kl` in verl/workers/actor/utils.py of sail-sg/Stable-RL at c6af1d11."""
+    rollout = torch.tensor([[0.5, 0.3, 0.1, 0.1], [0.4, 0.4, 0.15, 0.05], [0.97, 0.01, 0.01, 0.01]]).log()
+    policy = torch.tensor([[0.25] * 4, [0.7, 0.1, 0.1, 0.1], [0.9, 0.05, 0.03, 0.02]]).log()
+    found = likeliest_divergences(likeliest_tokens(rollout, count), policy)
+    assert found.tolist() == pytest.approx(expected, abs=2e-6)

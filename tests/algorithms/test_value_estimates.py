@@ -1,4 +1,4 @@
-"""Generalised advantages, the clipped value loss and explained variance: by hand, against loops, at their edges."""
+"""Generalised advantages, the clipped value loss and explained variance: by hand, against loops and verl, and edges."""
 
 import math
 
@@ -115,3 +115,45 @@ def test_explained_variance():
     wide = torch.tensor([[0.0, 1.0, nan], [2.0, 3.0, nan]])
     assert explained_variance(wide, wide, cut) == 1.0
     assert explained_variance(targets, torch.ones(2, 2), mask) == 0.0 == explained_variance(targets, targets, 0 * mask)
+
+
+# Three responses, of 5 and 3 tokens, and of 3 with a tool's token in between. The numbers of the next two tests are
+# those of verl-project/verl at 1dda039b, verl/trainer/ppo/core_algos.py, in float64.
+FLOAT64 = {"dtype": torch.float64}
+VALUES = torch.tensor([[0.5, 0.2, 0.1, 0.7, 0.3], [-0.3, 0.4, 0.6, 9, 9], [0.1, 7, 0.8, 0.2, -0.4]], **FLOAT64)
+MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("discount", "lam", "expected"),
+    [
+        (1.0, 1.0, [[1, 1, 1, 1, 0], [-0.5, -1, -1, 0, 0], [1, 0, 1, 0, 0]]),
+        (
+            0.9,
+            0.95,
+            [[0.669339, 0.772326, 0.898042, 1.0135, 0], [-0.18994, -0.828, -1, 0, 0], [0.898695, 0, 1.009, 0, 0]],
+        ),
+        (0.99, 0.0, [[0.198, 0.099, 0.693, 1.297, 0], [0.896, 0.594, -1, 0, 0], [0.792, 0, 1.198, 0, 0]]),
+    ],
+)
+def test_targets_are_those_of_verl(discount, lam, expected):
+    """`compute_gae_advantage_return`. Its targets: it whitens the advantages."""
+    rewards = torch.tensor([[0, 0, 0, 1, 0], [0.5, 0, -1, 0, 0], [0, 9, 1, 0, 0]], **FLOAT64)
+    targets = generalised_advantages(rewards, VALUES, MASK, discount, lam) + VALUES * MASK
+    torch.testing.assert_close(targets, torch.tensor(expected, **FLOAT64), atol=1e-6, rtol=0)
+
+
+def test_the_value_loss_is_that_of_verl():
+    """`compute_value_loss`: mean over tokens, share of clipped ones, gradient."""
+    values = torch.tensor([[0.6, 0.5, 0.1, 0, 0.3], [-0.6, 0.9, -0.5, 3, 3], [0.1, 3, 0.5, 0.9, 3]], **FLOAT64)
+    targets = torch.tensor([[0.8, 1, 0.4, 0.3, 0], [-0.1, 0.5, 0.9, 0, 0], [-0.4, 0, 0.4, 0.5, 0]], **FLOAT64)
+    loss, is_clipped = clipped_value_loss(values.requires_grad_(), VALUES, targets, MASK, 0.2)
+    (gradient,) = torch.autograd.grad(loss.sum() / 11, values)
+    assert loss.sum().item() / 11 == pytest.approx(0.1586364, abs=1e-7)
+    assert is_clipped.sum().item() / 11 == pytest.approx(0.1818182, abs=1e-7)
+    expected = [
+        [-0.018182, 0, -0.027273, -0.027273, 0.027273],
+        [-0.045455, 0.036364, -0.127273, 0, 0],
+        [0.045455, 0, 0, 0.036364, 0],
+    ]
+    torch.testing.assert_close(gradient, torch.tensor(expected, **FLOAT64), atol=1e-6, rtol=0)
