@@ -21,7 +21,8 @@ Deviations:
    sets differ at their border, where one extra token would otherwise make the KL infinite.
 2. A response of one token has length-neutral score 0: the paper's weight of the last token is 0, and 0 / 0 its score.
 3. The caller's masks compare the current policy with the sampler, in each update anew. verl's decoupled mode compares
-   the proximal policy, once a step.
+   the proximal policy, once a step. Its `seq_mean_k1` bounds the mean of mu / pi, where its documentation, slime and
+   this module bound that of pi / mu.
 """
 
 import math
