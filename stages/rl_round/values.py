@@ -2,8 +2,8 @@
 
 The majority vote of a group needs no gold answer. Source: TTRL (arXiv 2504.16084), section 2.2, and the authors' code.
 Deviations: 1. Two answers are equal if the verifier calls them equivalent, not only if their texts are equal. 2. The
-whole group votes and is trained on. In the paper 64 responses vote, and 32 of them are trained on. 3. A response without
-a marked answer has no vote. In the authors' code the last number of its text votes, or the empty text.
+whole group votes and is trained on. In the paper 64 responses vote, and 32 of them are trained on. 3. A response
+without a marked answer has no vote. In the authors' code the last number of its text votes, or the empty text.
 """
 
 from __future__ import annotations
