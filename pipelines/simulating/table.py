@@ -169,10 +169,6 @@ def sentence(cells: Sequence[Cell], name: str) -> str:
     )
 
 
-SEARCH = Steps(warm_up=5, measured=8, batches=3)
-"""Steps simulated to test a split."""
-
-
 @dataclass(frozen=True)
 class Cell:
     """A policy in a setting; an outcome for each seed, all at the best split of the first seed."""
@@ -228,14 +224,10 @@ def simulate_cells(
 
 def _simulate(what: tuple[Setting, str], seeds: tuple[int, ...], steps: Steps) -> Cell:
     setting, policy = what
-    work, outcomes, replicas = setting.work, [], 0
-    for place, seed in enumerate(seeds):
-        lengths = DrawnLengths(work.lengths, work.group_size, seed)
-        # Searching the split takes longer than the simulation: seeds share the split of the first.
-        if place == 0:
-            replicas = best_split(policy, setting, lengths, SEARCH)
-        outcomes.append(simulate_split(policy, setting, lengths, replicas, steps))
-    return Cell(setting, policy, tuple(outcomes))
+    first, *others = (DrawnLengths(setting.work.lengths, setting.work.group_size, seed) for seed in seeds)
+    # Searching the split takes longer than the simulation: seeds share the split of the first.
+    replicas, outcome = best_split(policy, setting, first, steps)
+    return Cell(setting, policy, (outcome, *(simulate_split(policy, setting, own, replicas, steps) for own in others)))
 
 
 SETTINGS = (("7B", 256), ("32B", 256), ("72B", 1024))
