@@ -204,22 +204,17 @@ class Cell:
 
 
 def simulate_cells(
-    settings: Iterable[Setting],
-    policies: Sequence[str],
-    seeds: Sequence[int],
-    steps: Steps,
-    jobs: int = 1,
-    label: str = "simulating",
+    settings: Iterable[Setting], policies: Sequence[str], seeds: Sequence[int], steps: Steps, jobs: int = 1
 ) -> list[Cell]:
     """Returns all policies in all settings, in an order independent of `jobs`. UserError as the policies raise."""
     todo = [(setting, policy) for setting in settings for policy in policies]
     work = bound(_simulate, seeds=tuple(seeds), steps=steps)
     # A pool of one process would only add its start-up time.
     if jobs == 1 or len(todo) == 1:
-        return list(progress(map(work, todo), len(todo), label, "cells"))
+        return list(progress(map(work, todo), len(todo), "simulating", "cells"))
 
     with ProcessPoolExecutor(min(jobs, len(todo))) as pool:
-        return list(progress(pool.map(work, todo), len(todo), label, "cells"))
+        return list(progress(pool.map(work, todo), len(todo), "simulating", "cells"))
 
 
 def _simulate(what: tuple[Setting, str], seeds: tuple[int, ...], steps: Steps) -> Cell:
@@ -276,19 +271,10 @@ CHANGES: dict[str, dict[str, float]] = {
 def sensitivity_lines(seeds: Sequence[int], steps: Steps, jobs: int, as_json: bool) -> list[str]:
     """Ratios of the paper's schedule, one line per change, each policy at its best split under that change."""
     at_all = [paper_setting(*at) for at in SETTINGS]
-    by_change = {
-        name: ratios(
-            simulate_cells(
-                [_changed(setting, changes) for setting in at_all],
-                POLICIES,
-                seeds,
-                steps,
-                jobs,
-                label=f"{place} of {len(CHANGES)}, {name}",
-            )
-        )
-        for place, (name, changes) in enumerate(CHANGES.items(), start=1)
-    }
+    settings = [_changed(setting, changes) for changes in CHANGES.values() for setting in at_all]
+    cells = simulate_cells(settings, POLICIES, seeds, steps, jobs)
+    size = len(at_all) * len(POLICIES)
+    by_change = {name: ratios(cells[place * size : (place + 1) * size]) for place, name in enumerate(CHANGES)}
     if as_json:
         return [json.dumps({"change": name, **found}) for name, found in by_change.items()]
     shown = ", ".join(f"{model} on {gpus}" for model, gpus in SETTINGS)

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.simulating import schedules
+from pipelines.simulating import schedules, table
 from pipelines.simulating.replica import (
     ClusterSplit,
     DecodeStep,
@@ -38,7 +38,7 @@ from pipelines.simulating.schedules import (
     synchronous,
 )
 from pipelines.simulating.setting import PAPER_WORK, DrawnLengths, LogNormal, Tools, paper_setting, paper_settings
-from pipelines.simulating.table import Cell, draw, ratios, sentence, simulate_cells
+from pipelines.simulating.table import Cell, draw, ratios, sensitivity_lines, sentence, simulate_cells
 from stages.foundations.errors import UserError
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -561,3 +561,16 @@ def test_the_picture_escapes_and_repeats():
     labels = [chart.get("aria-label") for chart in tree.findall("{http://www.w3.org/2000/svg}svg")]
     assert len(labels) == 3 and f"{POLICIES[0]} 1 → 1" in labels[0]
     assert all(policy in label for label in labels for policy in POLICIES)
+
+
+def test_each_change_has_the_ratios_of_its_own_cells(monkeypatch):
+    changes = {"as it stands": {}, "eta 1": {"eta": 1}}
+    monkeypatch.setattr(table, "SETTINGS", (("72B", 64),))
+    monkeypatch.setattr(table, "CHANGES", changes)
+    monkeypatch.setattr(table, "POLICIES", (two := ("partial", "asynchronous_repack")))
+    steps = Steps(warm_up=1, measured=1, batches=1)
+    lines = sensitivity_lines((0,), steps, 1, as_json=True)
+    for line, (name, changed) in zip(lines, changes.items(), strict=True):
+        own = paper_setting("72B", 64).with_constants(**changed)
+        assert json.loads(line) == {"change": name, **ratios(simulate_cells([own], two, (0,), steps))}
+    assert lines[0].split(",", 1)[1] != lines[1].split(",", 1)[1]
