@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -381,7 +382,10 @@ FOURS = torch.arange(4).repeat_interleave(4)
         pytest.param(mean_normalized, [2.199993, -0.999997, -0.999997, -0.199999], [1 / 3, -0.999999], id="maxrl"),
         # alibaba/ROLL (the authors of Lite PPO) at 8eb27cc2, `reward_norm`: mean of a group, deviation of a batch.
         pytest.param(
-            batch_normalized, [1.64466, -0.747573, -0.747573, -0.149515], [0.598058, -1.794174], id="lite_ppo"
+            partial(batch_normalized, deviation_of="rewards"),
+            [1.64466, -0.747573, -0.747573, -0.149515],
+            [0.598058, -1.794174],
+            id="lite_ppo",
         ),
         # verl-project/verl at 1dda039b, verl/trainer/ppo/core_algos.py: `compute_grpo_outcome_advantage`, ...
         pytest.param(group_normalized, [1.452741, -0.660337, -0.660337, -0.132067], [0.499999, -1.499997], id="grpo"),

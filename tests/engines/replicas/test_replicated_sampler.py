@@ -12,7 +12,7 @@ from stages.engines.samplers.params import Bfloat16Weights, RayReplicas
 from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
 from stages.foundations.errors import UserError
 from tests.fakes.engine_params import TORCH_SAMPLER
-from tests.fakes.processes import assert_all_end, assert_becomes, descendants
+from tests.fakes.processes import assert_becomes, descendants, is_running, wait_until
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 ONE = TORCH_SAMPLER.model_copy(update={"stop": ["e", "a"]})
@@ -95,8 +95,13 @@ def test_a_lost_replica_costs_time_and_nothing_else(replicas, policy):
         os.kill(victim.pid, sent)
         drawn |= dict(stream)
         assert is_alike([drawn[index] for index in range(len(many))], expected), sent
-        assert_all_end([victim])
-        assert is_alike(sample_trajectories(replicas, TRAJECTORIES, SETTINGS), expected_after), sent
+
+        def is_replaced(victim=victim, sent=sent):
+            # A stopped replica that had drawn its share already is missed only when others are asked for.
+            assert is_alike(sample_trajectories(replicas, TRAJECTORIES, SETTINGS), expected_after), sent
+            return not is_running(victim)
+
+        wait_until(is_replaced)
 
 
 def test_whole_distributions_come_along(replicas):
