@@ -92,7 +92,8 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
     params = recipes / f"{rest[0]}.yaml" if rest else project / "params.yaml"
     if not params.is_file():
         known = ", ".join(sorted(path.stem for path in recipes.glob("*.yaml")))
-        raise ValueError(f"unknown recipe {rest[0]!r}: there are {known}" if rest else f"{params} is missing")
+        end = "a recipe NAME is the file pipelines/recipes/NAME.yaml"
+        raise ValueError(f"unknown recipe {rest[0]!r}: there are {known}; {end}" if rest else f"{params} is missing")
     kinds = _kinds(params)
     return ["core", *(group for group in ENGINES if group in kinds)]
 

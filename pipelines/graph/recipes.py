@@ -221,7 +221,8 @@ def recipe_names(root: Path) -> list[str]:
 def require_recipe(root: Path, name: str) -> None:
     """UserError lists the existing recipes."""
     if name not in recipe_names(root):
-        raise UserError(f"unknown recipe {name!r}: {there_are(name, recipe_names(root))}")
+        known = there_are(name, recipe_names(root))
+        raise UserError(f"unknown recipe {name!r}: {known}; a recipe NAME is the file pipelines/recipes/NAME.yaml")
 
 
 def read_recipe(root: Path, name: str, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
