@@ -1,15 +1,21 @@
 """kill -9 and SIGSTOP at seeded moments in an asynchronous round: does it recover by itself without losing data?
 
-    python -m benchmarks.asynchronous_faults --project FOLDER --work FOLDER [--part actors|hub|stopped] [--kills 20]
+    python -m benchmarks.asynchronous_faults --project FOLDER --work FOLDER [--part actors|hub|steps|stopped]
+        [--kills 20] [--load 0]
 
 FOLDER of the project: a checkout whose laptop recipe has run, for its sft policy and its problems. Parts:
 actors: one round in which a replica, the relay and the trainer are killed, `--kills` times each, at seeded moments.
 hub: `--kills` rounds. The hub process of each is killed once, at a seeded moment; then the round is run again to its
 end.
+steps: one round whose hub process is killed `--kills` times, each time just after another step, and run again. The
+moment comes from the journal and not from a clock: a new step and a seeded number of records behind it. The round is
+synchronous in its order (window 0, no dynamic sampling, one replica), so its policy must equal that of a round that
+nobody disturbs. An attempt that says "no progress", or adds nothing to its journal for ten minutes, is a failure.
 stopped: a replica is stopped (SIGSTOP) `--kills` times, and continued after it was replaced.
 
 Checks in each part: the exit code is 0 without help. Every group is in the rollouts table once, and trained rows are
 steps times batch. A replay of the schedule gives the same weights. No process and no folder in /dev/shm is left.
+`--load N` starts N processes that only compute, beside all of it.
 Reports the time until a replica decodes again, and the longest pause of training over its median step. Exit code 1 when
 a check fails.
 """
@@ -33,13 +39,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from pipelines.graph.recipes import recipe_text
-from stages.foundations.files import sha256_of
+from stages.foundations.files import dump_yaml, load_yaml, sha256_of
 from stages.foundations.tables import ROLLOUT, read_table
 from stages.observe.progress import say
-from stages.rl_round.asynchronous.journal import Finished, Issued, Journal, record_from_json
+from stages.rl_round.asynchronous.journal import MARKER, Finished, Issued, Journal, record_from_json
 
 PROJECT = Path(__file__).resolve().parents[1]
 ACTORS = {"replica": "ReplicaActor", "relay": "Relay", "trainer": "TrainerActor"}
@@ -47,6 +52,9 @@ SECONDS_BETWEEN = (6.0, 10.0)
 """Longer than a victim takes to be back: the promise is about any one process at a time."""
 LEFT_OVER_SECONDS = 10.0
 SERVES_SECONDS = 15.0
+STAND_STILL_SECONDS = 600.0
+MOST_RECORDS_BEHIND = 40
+"""Journal records behind a step, about as many as a step has with the sizes below."""
 PAUSE_SECONDS = 2.0
 
 
@@ -97,19 +105,30 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--part", choices=["actors", "hub", "stopped"], default="actors")
+    parser.add_argument("--part", choices=["actors", "hub", "steps", "stopped"], default="actors")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--load", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(argv)
     if not (asked.project / "data/policies/sft").exists():
         parser.error(f"{asked.project} holds no data/policies/sft: run its laptop recipe first (`make repro`)")
     asked.work.mkdir(parents=True, exist_ok=True)
     places = Places(asked.project.resolve(), asked.work.resolve(), asked.work.resolve() / "params.yaml")
-    places.params.write_text(yaml.safe_dump(_params(asked.steps)), encoding="utf-8")
+    if asked.part == "steps" and asked.kills >= asked.steps:
+        parser.error(f"--kills {asked.kills} must be less than --steps {asked.steps}: each comes after another step")
+    params = _params(asked.steps)
+    if asked.part == "steps":
+        _make_ordered(params)
+    places.params.write_text(dump_yaml(params), encoding="utf-8")
     chance = random.Random(asked.seed)
-    part = {"actors": kill_actors, "hub": kill_hubs, "stopped": stop_replicas}[asked.part]
-    found, failures = part(places, asked.kills, asked.steps, chance)
+    part = {"actors": kill_actors, "hub": kill_hubs, "steps": kill_between_steps, "stopped": stop_replicas}[asked.part]
+    load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.load)]
+    try:
+        found, failures = part(places, asked.kills, asked.steps, chance)
+    finally:
+        for process in load:
+            process.kill()
     print(json.dumps({"part": asked.part, **found, "failures": failures}, indent=1))
     return 1 if failures else 0
 
@@ -119,13 +138,20 @@ def _params(steps: int) -> dict[str, Any]:
 
     The policy learns so little that groups keep their signal for a thousand steps.
     """
-    params = yaml.safe_load(recipe_text(PROJECT, "laptop-asynchronous"))
+    params = load_yaml(recipe_text(PROJECT, "laptop-asynchronous"))
     params["rl"] |= {"problems_per_step": 8, "group_size": 8}
     params["rl"]["optimizer"]["learning_rate"] = 1e-6
     params["rl"]["loop"]["repack"]["every_seconds"] = 1.0
     params["sampler"]["replicas"]["count"] = 2
     params["rl_rounds"]["rl_1"]["steps"] = steps
     return params
+
+
+def _make_ordered(params: dict[str, Any]) -> None:
+    """Changes the recipe so that every run of it trains on the same batches."""
+    params["rl"]["dynamic_sampling"] = {"kind": "none"}
+    params["rl"]["loop"] |= {"window": 0, "repack": {"kind": "none"}}
+    params["sampler"]["replicas"]["count"] = 1
 
 
 def kill_actors(places: Places, kills: int, steps: int, chance: random.Random) -> tuple[dict[str, Any], list[str]]:
@@ -177,6 +203,63 @@ def kill_hubs(places: Places, kills: int, steps: int, chance: random.Random) -> 
         say(f"hub {number + 1} of {kills}: {len(before)} responses kept")
         shutil.rmtree(places.work / name)
     return {"hubs": kills, "drawn_again": drawn_again}, failures
+
+
+def kill_between_steps(
+    places: Places, kills: int, steps: int, chance: random.Random
+) -> tuple[dict[str, Any], list[str]]:
+    """Kills one round after each of its first `kills` steps, and compares it with an undisturbed one."""
+    failures: list[str] = []
+    calm = places.start("calm")
+    if calm.wait():
+        return {}, [f"the undisturbed round ended with exit code {calm.returncode}: see {places.work}/calm.log"]
+    killed = 0
+    for _ in range(kills):
+        # One more than the journal has: an attempt may have come a step further than it was asked to.
+        step = _records(places.work / "state" / "steps").count(b'"kind":"stepped"') + 1
+        hub, behind = places.start("steps"), chance.randrange(MOST_RECORDS_BEHIND)
+        if not _wait_for_records(hub, places.work / "state" / "steps", step, behind):
+            failures.append(f"no new record for {STAND_STILL_SECONDS:.0f} s before step {step}: it stood still")
+        if hub.poll() is None:
+            hub.kill()
+            killed += 1
+        hub.wait()
+        failures += [f"after step {step}: {one} was left behind" for one in _left_over(hub.pid)]
+        say(f"killed {killed} of {kills}, {behind} records behind step {step}")
+    hub = places.start("steps")
+    hub.wait()
+    found, own = _check(places, "steps", hub.returncode, steps)
+    log = (places.work / "steps.log").read_text(encoding="utf-8")
+    still = [line for line in log.splitlines() if "no progress for" in line and "Ray" not in line]
+    weights = [places.work / run / "policies/rl_1/model.safetensors" for run in ("calm", "steps")]
+    if not own and sha256_of(weights[0]) != sha256_of(weights[1]):
+        own = ["the policy is not that of the undisturbed round"]
+    if killed < kills:
+        own.append(f"only {killed} of {kills} kills met a running round")
+    return {"killed": killed, "lines_without_progress": len(still), **found}, failures + own + still
+
+
+def _wait_for_records(hub: subprocess.Popen, state: Path, step: int, behind: int) -> bool:
+    """Waits until the journal has `behind` records after that step, or the round has ended.
+
+    Returns False if the journal has not grown for `STAND_STILL_SECONDS`.
+    """
+    size, grown_at = -1, time.monotonic()
+    while hub.poll() is None:
+        records = _records(state)
+        _, found, after = records.partition(f'"kind":"stepped","step":{step},'.encode())
+        if found and after.count(MARKER) >= behind:
+            return True
+        if len(records) != size:
+            size, grown_at = len(records), time.monotonic()
+        elif time.monotonic() - grown_at > STAND_STILL_SECONDS:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _records(state: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in state.glob("scratch/rl_round-*/journal/records"))
 
 
 def _killed(places: Places, name: str, seconds: float) -> tuple[int, list[tuple[Issued, Finished]]] | None:
@@ -328,14 +411,14 @@ def _check(places: Places, name: str, code: int, steps: int) -> tuple[dict[str, 
 
 def _replays(places: Places, name: str) -> bool:
     """Returns True if the recorded schedule gives the same policy again, bit for bit."""
-    params = yaml.safe_load(places.params.read_text(encoding="utf-8"))
+    params = load_yaml(places.params.read_text(encoding="utf-8"))
     recorded = places.work / f"{name}.recorded" / "schedules"
     shutil.rmtree(recorded.parent, ignore_errors=True)
     shutil.copytree(places.work / name / "schedules", recorded)
     shutil.copytree(places.work / name / "rollouts", recorded.parent / "rollouts")
     params["rl"]["loop"] = {"kind": "replay", "schedule": str(recorded)}
     path = places.work / "replay.yaml"
-    path.write_text(yaml.safe_dump(params), encoding="utf-8")
+    path.write_text(dump_yaml(params), encoding="utf-8")
     done = places.start(f"{name}.replay", path)
     done.wait()
     weights = [places.work / run / "policies/rl_1/model.safetensors" for run in (name, f"{name}.replay")]

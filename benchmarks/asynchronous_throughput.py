@@ -28,9 +28,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.simulator.replica import ClusterSplit, DecodeStep, ReplicaSizes
+from benchmarks.simulator.schedules import AsynchronousSchedule, asynchronous, synchronous
 from benchmarks.virtual_sampler import DEVICE, Device
-from pipelines.simulating.replica import ClusterSplit, DecodeStep, ReplicaSizes
-from pipelines.simulating.schedules import AsynchronousSchedule, asynchronous, synchronous
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.observe.progress import say
 from tests.fakes.taught_policy import rl_flags, write_params

@@ -1,9 +1,9 @@
-"""Checks after a laptop run that was killed many times: outputs, MLflow, Prefect, processes.
+"""Checks after a run of a recipe that was killed many times: outputs, MLflow, Prefect, processes.
 
-MLflow's runs by design (stages/observe/tracking.py, delivery.py): a killed attempt leaves a run marked KILLED, and the
-next attempt at the same work continues that run, which ends as FINISHED. A stage that completed, but was killed (or its
-DVC) before DVC recorded it, completes again and has a run for each. So in the end every run is FINISHED, and there are
-as many runs as completed executions, which the kept logs (state/runs/) list.
+MLflow's runs by design (stages/observe/tracking.py, mlflow_uploader.py): a killed attempt leaves a run marked KILLED.
+The next attempt at the same work continues that run, which ends as FINISHED. A stage that completed, but was killed (or
+its DVC) before DVC recorded it, completes again and has a run for each. So in the end every run is FINISHED, and there
+are as many runs as completed executions, which the kept logs (state/runs/) list.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from benchmarks.laptop_clone import CloneUi, clone_environment, different_outputs, processes_of
+from stages.foundations.files import load_yaml
+from stages.observe.tracking import kept_logs, read_log
 
 RUNNING = ("RUNNING", "PENDING", "CANCELLING", "SCHEDULED")
 SECONDS_TO_SETTLE = 15.0
@@ -75,7 +75,7 @@ def check_mlflow(project: Path) -> Check:
         told = f"{run.data.tags.get('dvc.stage', '?')}, run {run.info.run_id}"
         if run.info.status != "FINISHED":
             check.differences.append(f"{told}: {run.info.status} at the end")
-        for tag in ("mirrored", "rebuilt", "half_made"):
+        for tag in ("rebuilt", "half_made"):
             if tag in run.data.tags:
                 check.differences.append(f"{told}: {tag}, so the run of the execution itself was lost")
     for key in sorted({*finished, *completed, *recorded}):
@@ -115,8 +115,6 @@ def stage_runs(state: Path) -> list[Any]:
 
 def completed_executions(state: Path) -> Counter[str]:
     """Executions that ended as FINISHED in kept logs, by stage hash; the log of one may hold another before it."""
-    from stages.observe.mlflow_uploader import kept_logs, read_log
-
     found: Counter[str] = Counter()
     for place in kept_logs(state):
         messages = read_log(place)
@@ -135,7 +133,7 @@ def ledger_lines(state: Path) -> Counter[str]:
 
 def missing_numbers(project: Path, runs: list[Any]) -> list[str]:
     """Returns a line for each stage of dvc.lock none of whose FINISHED runs has all numbers of its metric files."""
-    stages = yaml.safe_load((project / "dvc.lock").read_text(encoding="utf-8"))["stages"]
+    stages = load_yaml((project / "dvc.lock").read_text(encoding="utf-8"))["stages"]
     missing = []
     for name, stage in stages.items():
         paths = [out["path"] for out in stage.get("outs", [])]

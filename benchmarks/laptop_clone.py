@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from pipelines.graph.recipes import recipe_text
 from pipelines.runtime.process_group import end_groups
 from stages.foundations.errors import UserError
+from stages.foundations.files import load_yaml
 from tests.fakes.miniature import LAPTOP, output_hashes, use_miniature
 from tests.fakes.running_ui import RunningUi
 
 PROJECT = Path(__file__).resolve().parents[1]
-RECIPES = ("laptop", "miniature")
 NOT_TAKEN_OVER = ("RETRACE_", "PREFECT_", "MLFLOW_", "DVC_", "PYTHONPATH", "VIRTUAL_ENV")
 SECONDS_TO_START = 240.0
 STARTS = 3
@@ -62,7 +61,10 @@ def make_work_folder(folder: Path) -> Path:
 
 
 def make_clone(folder: Path, recipe: str, commit: str = "HEAD") -> Path:
-    """Clones this project to `folder`; returns it. The recipe's parameters are one more commit on top of `commit`."""
+    """Clones this project to `folder`; returns it. The recipe's parameters are one more commit on top of `commit`.
+
+    `miniature` is the graph of the recipe laptop with small numbers. UserError for an unknown recipe.
+    """
     git(PROJECT, "-c", "advice.detachedHead=false", "clone", "--quiet", str(PROJECT), str(folder))
     git(folder, "checkout", "--quiet", "--detach", git(PROJECT, "rev-parse", commit))
     if recipe == "miniature":
@@ -113,9 +115,9 @@ def reproduce_undisturbed(project: Path) -> None:
 def recorded_outputs(lock: Path) -> dict[str, str]:
     """Returns every output's hash by path. UserError when the file is no dvc.lock."""
     try:
-        content = yaml.safe_load(lock.read_text(encoding="utf-8"))
+        content = load_yaml(lock.read_text(encoding="utf-8"))
         return {out["path"]: out["md5"] for stage in content["stages"].values() for out in stage.get("outs", [])}
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{lock} is no dvc.lock that can be read ({error!r})") from None
 
 

@@ -3,10 +3,11 @@
     python -m benchmarks.random_kills --work FOLDER [--kills 50] [--seed 0] [--recipe laptop] [--reference DVC_LOCK]
 
 Victims: the stage's process, DVC, the flow's process, the worker, the Prefect server, the MLflow server. Each kill
-takes one of them; all are equally likely. Moments: `--kills` points are drawn evenly over the time of an undisturbed
-run, so each stage has its share. After a kill, the wait for the next point starts when the stage of that point is
-running. Then dead processes are started again: `make ui` if it has ended (it replaces a dead worker by itself), and a
-new flow run of the deployment `reproduce` if the last one did not complete.
+takes one of them; all are equally likely. Moments: each stage has the same number of kills, and the rest fall on
+stages by chance. A kill comes after a drawn number of changes on disk since the stage began: an output, a file of the
+stage's state or of DVC is new, written or gone. A stage that ends earlier is killed at its end, while DVC records it.
+Then dead processes are started again: `make ui` if it has ended (it replaces a dead worker by itself), and a new flow
+run of the deployment `reproduce` if the last one did not complete.
 
 Checks at the end: all outputs equal those of an undisturbed run (`--reference`; without it, one is run first). MLflow
 has each completed execution once and nothing else. No flow run is left running, and no process of the clone is left.
@@ -21,6 +22,7 @@ import random
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,6 @@ from benchmarks.kill_checks import Check, check_mlflow, check_outputs, check_pre
 from benchmarks.laptop_clone import (
     ENDED,
     PROJECT,
-    RECIPES,
     UNREACHABLE,
     CloneUi,
     GaveUp,
@@ -51,43 +52,61 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 
 VICTIMS = ("stage", "dvc", "flow", "worker", "prefect", "mlflow")
-SECONDS_BETWEEN_LOOKS = 0.4
+SECONDS_BETWEEN_LOOKS = 0.02
 SECONDS_BETWEEN_QUESTIONS = 1.0
 SECONDS_UNTIL_NOTICED = 20.0
 """A kill has not disturbed a flow run that is still running this long after it."""
 SECONDS_OF_STANDSTILL = 300.0
 STANDSTILLS = 3
-STARTING = 5.0
-"""Seconds in which a stage's process loads its libraries."""
-WORKING = {"laptop": {"sft": 150, "rl_round": 46, "extract_web": 8, "filter_web": 5, "respond": 6}, "miniature": {}}
-"""Seconds of an undisturbed stage, measured on two cores; one second for the others."""
+CHANGES = (0, 1, 2, 4, 8, 16, 32)
+"""Numbers of changes on disk after which a kill comes: close together at a stage's start, where the most happens."""
+WATCHED = ("data", "state/scratch", ".dvc/cache", ".dvc/tmp", "dvc.lock")
 
 
 class Plan:
-    """The times of the kills in the undisturbed run, and the wait for the next one."""
+    """How many kills each stage has left, and after how many changes on disk the next one comes."""
 
-    def __init__(self, stages: list[str], recipe: str, kills: int, chance: random.Random) -> None:
-        self.spans: dict[str, tuple[float, float]] = {}
-        end = 0.0
-        for name in stages:
-            start, end = end, end + STARTING + WORKING[recipe].get(name.partition("@")[0], 1)
-            self.spans[name] = (start, end)
-        self.points = sorted(chance.uniform(0, end) for _ in range(kills))
-        self.last = 0.0
+    def __init__(self, stages: list[str], kills: int, chance: random.Random) -> None:
+        every, rest = divmod(kills, len(stages))
+        self.kills = dict.fromkeys(stages, every) | {name: every + 1 for name in chance.sample(stages, rest)}
+        self.chance = chance
+        self.stage, self.changes_left = "", 0
 
-    def wait(self, stage: str) -> float | None:
-        """Returns seconds from now, with `stage` running, to the next kill; None if that belongs to a later stage."""
-        if not self.points or stage not in self.spans:
-            return None
-        start, end = self.spans[stage]
-        point = self.points[0]
-        if point > end:
-            return None
-        return point - max(self.last, start) if point >= start else point - self.last
+    def is_due(self, stage: str, changes: int) -> bool:
+        """Whether the kill comes now. `stage` is the one at work ("" for none), `changes` those since the last call."""
+        ended = self.stage if self.stage != stage else ""
+        if self.stage != stage:
+            self.stage, self.changes_left = stage, self.chance.choice(CHANGES)
+        else:
+            self.changes_left -= changes
+        if self.kills.get(ended):
+            self.kills[ended] -= 1
+            return True
+        if self.kills.get(stage) and self.changes_left <= 0:
+            self.kills[stage] -= 1
+            # After it the stage begins anew.
+            self.stage = ""
+            return True
+        return False
 
-    def take(self) -> None:
-        """Marks the next kill as done."""
-        self.last = self.points.pop(0)
+    @property
+    def left(self) -> int:
+        return sum(self.kills.values())
+
+
+def files_of(project: Path) -> dict[str, int]:
+    """Returns each watched file's time of change, in nanoseconds."""
+    found = {}
+    pending = [project / name for name in WATCHED]
+    while pending:
+        # A file may go between the listing and the look at it.
+        with suppress(FileNotFoundError):
+            place = pending.pop()
+            if place.is_dir() and not place.is_symlink():
+                pending += place.iterdir()
+            else:
+                found[str(place.relative_to(project))] = place.lstat().st_mtime_ns
+    return found
 
 
 class Record:
@@ -126,7 +145,7 @@ class Operator:
         self.ui, self.plan, self.chance, self.record = ui, plan, chance, record
         self.no_kills_after = time.monotonic() + 60 * minutes
         self.flow_run = ""
-        self.due: float | None = None
+        self.files = files_of(ui.project)
         self.killed_in, self.killed_at = "", 0.0
         self.moved = self.asked = time.monotonic()
         self.stage = ""
@@ -179,23 +198,19 @@ class Operator:
         self.stage = stage
 
     def _kill_when_due(self, alive: dict[str, psutil.Process]) -> None:
+        before, self.files = self.files, files_of(self.ui.project)
+        changed = [name for name in {*before, *self.files} if before.get(name) != self.files.get(name)]
         now = time.monotonic()
-        if now > self.no_kills_after or not self.plan.points:
-            return
-        if self.due is not None:
-            if now >= self.due:
-                self._kill(alive)
-            return
         is_noticed = self.flow_run != self.killed_in or now - self.killed_at > SECONDS_UNTIL_NOTICED
-        if self.stage and self.flow_run and is_noticed:
-            wait = self.plan.wait(self.stage)
-            self.due = None if wait is None else now + wait
+        can_kill = now < self.no_kills_after and self.ui.is_alive and self.flow_run and is_noticed
+        if can_kill and self.plan.is_due(self.stage, len(changed)):
+            self._kill(alive, min(changed, default="nothing changed"))
 
-    def _kill(self, alive: dict[str, psutil.Process]) -> None:
+    def _kill(self, alive: dict[str, psutil.Process], changed: str) -> None:
         """Kills one of the living processes, in a random order of kinds."""
         order = self.chance.sample(VICTIMS, len(VICTIMS))
         victim = next((kind for kind in order if kind in alive), "")
-        if not victim or not self.ui.is_alive:
+        if not victim:
             return
         try:
             target = alive[victim]
@@ -204,11 +219,9 @@ class Operator:
             target.kill()
         except psutil.Error:  # it has ended in this moment: the next look finds another
             return
-        self.plan.take()
-        self.due, self.killed_in, self.killed_at = None, self.flow_run, time.monotonic()
-        self.record.add(
-            "kills", victim=victim, pid=target.pid, stage=self.stage or "between stages", flow_run=self.flow_run
-        )
+        self.killed_in, self.killed_at = self.flow_run, time.monotonic()
+        stage = self.stage or "between stages"
+        self.record.add("kills", victim=victim, pid=target.pid, stage=stage, changed=changed, flow_run=self.flow_run)
 
     def _notice_standstill(self) -> None:
         """If no stage has run for minutes, records it and restarts `make ui`, as a user would do."""
@@ -226,13 +239,13 @@ def run_kills(flags: argparse.Namespace, record: Record, work: Path) -> list[Che
     wanted = recorded_outputs(flags.reference) if flags.reference else _undisturbed(work, flags)
     project = make_clone(work / "project", flags.recipe, flags.commit)
     chance = random.Random(flags.seed)
-    plan = Plan([stage.name for stage in stages_in_order(project)], flags.recipe, flags.kills, chance)
+    plan = Plan([stage.name for stage in stages_in_order(project)], flags.kills, chance)
     ui, code = CloneUi(project), -1
     record.started = time.monotonic()
     try:
         operator = Operator(ui, plan, chance, record, flags.minutes)
         operator.work()
-        record.content["kills left over"] = len(plan.points)
+        record.content["kills left over"] = plan.left
         record.write()
         say("the graph is complete: checks")
         prefect = check_prefect(ui)
@@ -275,7 +288,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True, help="a new folder: clone, records, logs")
     parser.add_argument("--kills", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of moments and victims")
-    parser.add_argument("--recipe", choices=RECIPES, default="laptop", help="miniature: the same graph, small numbers")
+    parser.add_argument("--recipe", default="laptop", help="or miniature: the graph of laptop with small numbers")
     parser.add_argument("--reference", type=Path, help="dvc.lock of an undisturbed run of this commit and recipe")
     parser.add_argument("--commit", default="HEAD", help="what is cloned")
     parser.add_argument("--minutes", type=float, default=600.0, help="no kill later than this; then it runs to its end")

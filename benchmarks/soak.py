@@ -38,7 +38,6 @@ from scipy.special import stdtrit
 from benchmarks.laptop_clone import (
     ENDED,
     PROJECT,
-    RECIPES,
     CloneUi,
     GaveUp,
     different_outputs,
@@ -223,7 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="a new folder: clone, records, logs")
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--recipe", choices=RECIPES, default="laptop", help="miniature: the same graph, small numbers")
+    parser.add_argument("--recipe", default="laptop", help="or miniature: the graph of laptop with small numbers")
     flags = parser.parse_args()
     try:
         if flags.runs < 1:

@@ -25,8 +25,8 @@ from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt, PromptParams, format_problem, load_section
 from stages.rl_round.drawing import make_rollout
-from stages.rl_round.methods import GroupNormalized
 from stages.rl_round.params import RlParams
+from stages.rl_round.update_methods import GroupNormalized
 
 COLOCATED = {
     "use_vllm": True,

@@ -11,27 +11,26 @@ from typer.core import TyperGroup
 
 from pipelines.ablating.command import ablate
 from pipelines.commands.annotating import annotations
-from pipelines.commands.data import data
+from pipelines.commands.data import data, phrases
 from pipelines.commands.doctor import doctor
 from pipelines.commands.explaining import explain
 from pipelines.commands.exporting import export
 from pipelines.commands.extracting import extract
 from pipelines.commands.grading import agreement, grade
 from pipelines.commands.mirroring import mirror
-from pipelines.commands.phrases import phrases
-from pipelines.commands.playing import environment
 from pipelines.commands.reference import write_pages
-from pipelines.commands.rewarding import reward
+from pipelines.commands.trying import environment, reward
 from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
+from pipelines.environment import groups_for
 from pipelines.graph.recipes import recipe_in_use, remove_orphaned_outputs, stages_left_out
 from pipelines.graph.schema import updated_graph, write_graph
 from pipelines.planning.command import plan
-from pipelines.retraining.champion import rollback
+from pipelines.retraining.gate import rollback
 from pipelines.rollouts.command import rollouts
-from pipelines.simulating.command import simulate
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
+from stages.foundations.packages import how_to_install, missing_groups, missing_package
 from stages.observe.command import storage_failure
 
 WITHOUT_PROJECT = ("agreement", "data", "extract", "grade", "phrases")
@@ -63,6 +62,10 @@ class Commands(TyperGroup):
             message, code = "interrupted", 130
         except UserError as error:
             message, code = str(error), 2
+        except ImportError as error:
+            if not (message := missing_package(error)):
+                raise
+            code = 2
         except OSError as error:
             # On a closed pipe Python ends by itself: the reader of the output has closed it.
             if error.errno == errno.EPIPE or not (message := storage_failure(error) or _file_fault(error)):
@@ -129,6 +132,9 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
         else "`make repro` or `dvc repro`"
     )
     typer.echo(f"params.yaml is the recipe {recipe}: run {how}")
+    if missing := missing_groups(groups_for(["repro"], PROJECT)):
+        how = how_to_install(" ".join(missing))
+        typer.echo(f"not installed yet: {', '.join(missing)}. `make repro` does it; before `dvc repro`, run {how}")
 
 
 @app.command()
@@ -165,7 +171,6 @@ for command in (
     phrases,
     rollback,
     plan,
-    simulate,
     compare,
     rollouts,
 ):

@@ -34,8 +34,10 @@ from stages.observe.lifetime import die_with_parent
 
 PROJECT = Path(__file__).resolve().parents[1]
 STAMP = "retrace-set-up.json"
-ENGINES = ("vllm", "deepspeed", "ray", "reasoning_gym", "lora", "tools")
+ENGINES = ("vllm", "deepspeed", "ray", "reasoning_gym", "lora")
 """Groups that a recipe needs when it names them as a `kind`."""
+OPTIONAL = (*ENGINES, "tensorboard", "wandb", "test", "docs", "bench")
+"""Groups that can be added by name, as the sentence about a missing package says."""
 GIB_NEEDED = {"core": 2.5, "vllm": 1.5, "deepspeed": 0.1, "ray": 0.3, "test": 0.3, "docs": 0.1, "bench": 0.3}
 """GiB on disk, measured with torch's CPU build, cache included."""
 CUDA_GIB = 4.0
@@ -62,9 +64,13 @@ class SetUpError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Installs packages for `repro [RECIPE]`, `test`, `ui`, `docs` or `bench`. Returns 0, or 1 failed, 2 unknown."""
+    """Installs packages for `repro [RECIPE]`, `test`, `ui`, `docs`, `bench` or `add GROUP...`.
+
+    Returns 0, or 1 failed, 2 unknown, 130 interrupted.
+    """
     try:
         groups = groups_for(arguments, PROJECT)
+        require_git(arguments, PROJECT)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -79,6 +85,21 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def require_git(arguments: list[str], project: Path) -> None:
+    """ValueError for `repro` in a folder that is no git repository, such as a downloaded ZIP: DVC needs one."""
+    if arguments[:1] != ["repro"]:
+        return
+    try:
+        done = subprocess.run(["git", "rev-parse", "--git-dir"], cwd=project, capture_output=True, text=True)
+    except OSError:
+        raise ValueError("git is not installed, and DVC needs it: install git") from None
+    if done.returncode:
+        raise ValueError(
+            f"DVC needs a git repository, and git says of {project}: {done.stderr.strip().splitlines()[0]}. Clone the "
+            "project with `git clone`, or make this folder a repository: git init && git add -A && git commit -m start"
+        )
+
+
 def groups_for(arguments: list[str], project: Path) -> list[str]:
     """Returns the package groups for a make target. ValueError for an unknown target or recipe."""
     target, *rest = arguments or [""]
@@ -86,8 +107,12 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
         return ["core", *ENGINES, "test", *(["bench"] if target == "bench" else [])]
     if target == "docs":
         return ["core", "docs"]
+    if target == "add" and rest and set(rest) <= set(OPTIONAL):
+        return ["core", *rest]
+    if target == "add":
+        raise ValueError(f"add {' '.join(rest) or '(nothing)'}: name one or more of {', '.join(OPTIONAL)}")
     if target not in ("repro", "ui"):
-        raise ValueError(f"unknown target {target!r}: repro [RECIPE], test, ui, docs or bench")
+        raise ValueError(f"unknown target {target!r}: repro [RECIPE], test, ui, docs, bench or add GROUP")
     recipes = project / "pipelines" / "recipes"
     params = recipes / f"{rest[0]}.yaml" if rest else project / "params.yaml"
     if not params.is_file():
@@ -109,7 +134,10 @@ def _kinds(params: Path) -> set[str]:
         seen.append(params)
         if not params.is_file():
             raise ValueError(f"{seen[-2]} extends {params.name}, and there is no {params}")
-        lines = [line.partition("#")[0].rstrip() for line in params.read_text(encoding="utf-8").splitlines()]
+        lines = [
+            line.partition("#")[0].rstrip()
+            for line in params.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
         kinds |= set(re.findall(r"\bkind:\s*[\"']?(\w+)", "\n".join(lines)))
         base = re.search(r"^extends:[ \t]*[\"']?([\w.-]+\.yaml)[\"']?$", "\n".join(lines), re.MULTILINE)
         params = params.with_name(base[1]) if base else params

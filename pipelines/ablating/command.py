@@ -65,9 +65,6 @@ def ablate(
             typer.echo("\n".join(show_plan(choice)))
         else:
             raise typer.Exit(run_ablation(choice, say))
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
     except KeyboardInterrupt:
         say("interrupted: no process is left running; run the same command again to resume")
         # 128 + SIGINT, as shells report a process that Ctrl-C ended.

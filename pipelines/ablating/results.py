@@ -38,6 +38,7 @@ from pipelines.ablating.plan import PlannedRun, applies, scores_policy
 from stages.algorithms.estimators import Interval, compare_paired, pass_at_k, seed_interval
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder, write_json
+from stages.foundations.tables import VERDICT, read_table
 
 Verdict = Literal["agrees", "leans for", "not separated", "leans against", "disagrees", "not tried"]
 
@@ -272,7 +273,7 @@ def _scores_of_problems(metric: Score, policy: str, place: Path) -> dict[str, fl
     is_greedy = quantity == "greedy"
     if not is_greedy and not quantity.startswith(("avg_at_", "pass_at_")):
         return {}
-    verdicts = pandas.read_parquet(place / "verdicts" / f"{policy}.parquet")
+    verdicts = read_table(place / "verdicts" / f"{policy}.parquet", VERDICT)
     own = verdicts[(verdicts["benchmark"] == benchmark) & (verdicts["mode"] == ("greedy" if is_greedy else "sampled"))]
     correct = (own["verdict"] == "correct").groupby(own["problem_id"])
     if not quantity.startswith("pass_at_"):

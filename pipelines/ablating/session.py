@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from pipelines.ablating.definition import Ablation, ablation_names, read_ablation
 from pipelines.ablating.plan import (
@@ -40,8 +39,8 @@ from pipelines.graph.project_lock import repair_dvc_state
 from pipelines.planning.memory import CONTEXT_BYTES
 from pipelines.planning.plan import PlanRequest, StagePlan, make_plan
 from pipelines.runtime.checkouts import (
+    LAST_LINES,
     Code,
-    cache_folder,
     checkout,
     code_at,
     code_hashes,
@@ -52,9 +51,8 @@ from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.machine import gpu_slots, lock_folder, visible_gpus
 from pipelines.runtime.process_group import dvc, end_groups, terminated_as_interrupt
 from stages.foundations.errors import UserError
-from stages.foundations.files import stable_hash, write_text_atomically
+from stages.foundations.files import dump_yaml, stable_hash
 from stages.observe.git import git
-from stages.observe.lifetime import die_with_parent
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,6 @@ def list_ablations(root: Path) -> list[str]:
 
 
 def show_plan(choice: Choice) -> list[str]:
-    """Returns the plan as lines."""
     session = _open(choice)
     lines = describe_plan(session.ablation, session.runs, session.is_done, session.ablation.baseline)
     count = len(session.pending)
@@ -216,7 +213,6 @@ def _write(session: Session, say: Callable[[str], None]) -> None:
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_LINES = 60.0
-LINES_IN_A_FAILURE = 15
 
 
 @dataclass
@@ -251,7 +247,7 @@ class AblationBatch:
     ) -> None:
         """`gpus` are numbers of the shared GPUs, one for each run; empty for none, or for several GPUs per run."""
         self.session, self.ablation, self.state, self.say = session, session.ablation, session.choice.state, say
-        self.gpus, self.cache = gpus, cache_folder(session.choice.root)
+        self.gpus = gpus
         self.waiting = in_order(pending, self.ablation.baseline)
         self.leaders = leading(pending, self.ablation.baseline)
         self.running: list[ActiveRun] = []
@@ -300,11 +296,8 @@ class AblationBatch:
         log = folder.parent / "logs" / f"{run.name}.log"
         # A worktree with other parameters or other code is made anew instead of continued.
         key = f"{run.params_hash} {stable_hash(self.session.code_hashes[run.name])}\n"
-        with checkout(self.session.code, folder, self.cache, key) as is_new:
-            if is_new:
-                write_text_atomically(folder / "params.yaml", yaml.safe_dump(dict(run.params), sort_keys=False))
-                write_text_atomically(folder / "state" / "recipe", self.ablation.recipe + "\n")
-            else:
+        with checkout(self.session.code, folder, key, run.params, self.ablation.recipe) as is_new:
+            if not is_new:
                 self.say(f"{run.variant} seed {run.seed}: resumes")
                 repair_dvc_state(folder, self.say)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -319,10 +312,9 @@ class AblationBatch:
                 # A run that is one of many has no user at the keyboard.
                 stdin=subprocess.DEVNULL,
                 text=True,
-                # DVC gets a separate process group, so that DVC and all its children can be ended at once. If this
-                # process is killed, the kernel ends DVC.
+                # DVC's supervisor gets a separate process group, so that DVC and all its children can be ended at once.
+                # If this process is killed, the supervisor ends them.
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
         return ActiveRun(run, folder, log, process, gpu)
 
@@ -338,6 +330,7 @@ class AblationBatch:
                 "policy": self.ablation.policy_of(run.variant),
                 "params_hash": run.params_hash,
                 "code": self.session.code_hashes[run.name],
+                # A resumed worktree may be of another commit, with the same code for this run.
                 "commit": git(job.folder, "rev-parse", "HEAD"),
                 "is_dirty": code.is_dirty,
                 "seconds": round(job.seconds, 1),
@@ -353,7 +346,7 @@ class AblationBatch:
                     remove_checkout(code.root, job.folder)
                 self.say(f"{run.variant} seed {run.seed}: done in {job.seconds:.0f} s")
                 return True
-        lines = job.log.read_text(errors="replace").splitlines()[-LINES_IN_A_FAILURE:]
+        lines = job.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         self.say(f"{run.variant} seed {run.seed}: FAILED ({problem}); the end of {job.log}:")
         self.say("\n".join(f"    {line}" for line in lines))
         return False
@@ -442,13 +435,13 @@ def wants_one_gpu(params: Mapping[str, Any]) -> bool:
 
 def _distinct(every: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Runs that differ only in the seed need the same memory."""
-    return list({yaml.safe_dump({**one, "seed": 0}): one for one in every}.values())
+    return list({stable_hash({**one, "seed": 0}): one for one in every}.values())
 
 
 def _bytes_of(root: Path, params: Mapping[str, Any], machine: FreeResources) -> float:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "params.yaml"
-        file.write_text(yaml.safe_dump(dict(params)))
+        file.write_text(dump_yaml(dict(params)))
         stages = make_plan(root, str(file), PlanRequest(gpu=ANY_GPU)).stages
     sampler = params.get("sampler", {})
     card = max(machine.gpu_free_bytes.values(), default=0.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,12 +201,13 @@ ClaimKey = tuple[str, str]
 
 
 def show_claims(root: Path, state: Path) -> str:
-    """The table of all finished runs as Markdown. UserError when nothing is finished."""
+    """The claims of all finished runs as Markdown, and how many hold. UserError when nothing is finished."""
     found = _findings(root, state)
     if not found:
         raise UserError("no ablation has a finished run: run `retrace ablate NAME`")
-    table = claims_by_world(found)
-    return "\n".join(markdown_table(table.head, table.rows)) + "\n"
+    claims = claims_by_world(found)
+    tables = claims, count_claims(claims)
+    return "\n".join("\n".join(markdown_table(table.head, table.rows)) + "\n" for table in tables)
 
 
 def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table:
@@ -231,6 +232,27 @@ def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table
         if place[0] == paper
     ]
     return Table("Claims", ["paper", "claim", "there", *worlds], rows)
+
+
+VERDICTS = ("agrees", "leans for", "not separated", "leans against", "disagrees")
+NUMBERED, DIRECTION, CONTROL = "the paper has a number", "the paper has a direction", "control, no paper"
+
+
+def count_claims(claims: Table) -> Table:
+    """Counts verdicts in a table of `claims_by_world`, by world and by what the paper says of the claim."""
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for paper, _, there, *cells in claims.rows:
+        kind = CONTROL if "no paper" in paper else NUMBERED if there != ABSENT else DIRECTION
+        for world, cell in zip(claims.head[3:], cells, strict=True):
+            if cell != ABSENT:
+                counts[world, kind][cell.rpartition(": ")[2].strip("*")] += 1
+    rows = [
+        [world, kind, *map(str, (found.total(), *(found[one] for one in VERDICTS)))]
+        for world in claims.head[3:]
+        for kind in (NUMBERED, DIRECTION, CONTROL)
+        if (found := counts[world, kind])
+    ]
+    return Table("Counts", ["world", "claims", "tried", *VERDICTS], rows)
 
 
 def _findings(root: Path, state: Path) -> list[tuple[Ablation, list[Judged]]]:

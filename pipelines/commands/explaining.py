@@ -32,7 +32,7 @@ def explain(
         typer.Argument(
             metavar="POLICY_OR_FILE",
             help="a policy (its score), a stage (rl_round@rl_1), or a file below data/ or reports/; REV:... for "
-            "that of a git revision",
+            "that of a git revision or DVC experiment",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, with full hashes and parameters")] = False,
@@ -164,9 +164,7 @@ def _describe_commit(cost: StageCost) -> str:
 
 
 def _describe_run(cost: StageCost) -> str:
-    parts = [f"MLflow {cost.run_id}" if cost.run_id else "not in MLflow (`retrace mirror` makes one)"]
-    if cost.is_mirrored:
-        parts.append("mirrored; its execution was not recorded")
+    parts = [f"MLflow {cost.run_id}" if cost.run_id else "no run in MLflow"]
     parts.append(format_time(cost.seconds) if cost.seconds is not None else "no time on record")
     if cost.gpus:
         parts.append(f"{cost.gpus} GPU{'s' if cost.gpus > 1 else ''}, {cost.gpu_hours or 0:.3g} GPU-hours")
@@ -204,7 +202,6 @@ def _step_as_json(step: ChainStep, cost: StageCost) -> dict[str, Any]:
         "commit": cost.commit,
         "dirty": cost.is_dirty,
         "mlflow_run": cost.run_id,
-        "mirrored": cost.is_mirrored,
         "seconds": cost.seconds,
         "gpus": cost.gpus,
         "gpu_hours": cost.gpu_hours,

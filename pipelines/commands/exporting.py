@@ -7,16 +7,18 @@ them, splits them into shards, and describes in README.md their data, training a
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
+from pydantic import BaseModel
 
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder
+from stages.foundations.files import dump_yaml, replace_folder
 from stages.foundations.machine import PROJECT
 
 if TYPE_CHECKING:  # these import MLflow and torch, which would delay `retrace --help`
@@ -26,50 +28,23 @@ if TYPE_CHECKING:  # these import MLflow and torch, which would delay `retrace -
 SHARD_BYTES = 5_000_000_000
 """Largest size of a weights file, as recommended by transformers and the hub."""
 INDEX = "model.safetensors.index.json"
+CHAT_TEMPLATE_DIR = "additional_chat_templates"
+"""As in transformers, whose import would delay `retrace --help`."""
 NOT_COPIED = (".safetensors", INDEX, "README.md")
 
 METHODS: tuple[tuple[str, str, object, str], ...] = (
     ("sft", "sft.steps", ..., "supervised fine-tuning, loss on the response alone"),
     ("sft", "sft.adapter.kind", "lora", "LoRA in supervised fine-tuning, merged (arXiv 2106.09685)"),
-    ("rl_round", "rl.adapter.kind", "lora", "LoRA in reinforcement learning, merged (arXiv 2106.09685)"),
-    ("rl_round", "rl.advantage.kind", "group_normalized", "GRPO's group-normalised advantage (arXiv 2402.03300)"),
     ("rl_round", "rl.advantage.divide_by_std", False, "without the division by the deviation, Dr. GRPO (2503.20783)"),
-    ("rl_round", "rl.advantage.deviation_of", "rewards", "the deviation of the batch's rewards, Lite PPO (2508.08221)"),
-    ("rl_round", "rl.advantage.deviation_of", "advantages", "that of its advantages, ScaleRL (arXiv 2510.13786)"),
-    ("rl_round", "rl.advantage.kind", "mean_normalized", "MaxRL's mean-normalised advantage (arXiv 2602.02710)"),
-    ("rl_round", "rl.advantage.kind", "pass_at_k", "pass@k training (arXiv 2508.10751)"),
     ("rl_round", "rl.advantage_whitening", "tokens", "advantages whitened over the batch's tokens"),
-    ("rl_round", "rl.advantage.kind", "leave_one_out", "RLOO's leave-one-out baseline (arXiv 2402.14740)"),
-    ("rl_round", "rl.advantage.kind", "length_weighted", "OPO's length-weighted baseline (arXiv 2505.23585)"),
-    ("rl_round", "rl.advantage.kind", "optimal_token_baseline", "the Optimal Token Baseline (arXiv 2602.07078)"),
-    ("rl_round", "rl.policy_loss.kind", "clipped_surrogate", "PPO's clipped surrogate (arXiv 1707.06347)"),
-    ("rl_round", "rl.policy_loss.kind", "clip_cov", "Clip-Cov (arXiv 2505.22617)"),
-    ("rl_round", "rl.policy_loss.kind", "kl_cov", "KL-Cov (arXiv 2505.22617)"),
-    ("rl_round", "rl.policy_loss.kind", "gspo", "GSPO's sequence ratio (arXiv 2507.18071)"),
-    ("rl_round", "rl.policy_loss.kind", "cispo", "CISPO's clipped weights (arXiv 2506.13585)"),
-    ("rl_round", "rl.policy_loss.kind", "dppo", "DPPO's mask by divergence (arXiv 2602.04879)"),
-    ("rl_round", "rl.policy_loss.kind", "sapo", "SAPO's soft gate (arXiv 2511.20347)"),
-    ("rl_round", "rl.policy_loss.kind", "reinforce", "REINFORCE"),
     ("rl_round", "rl.aggregation", "prompt_mean", "ScaleRL's mean over prompts (arXiv 2510.13786)"),
     ("rl_round", "rl.top_entropy_fraction", ..., "gradients of the tokens with the highest entropy (2506.01939)"),
-    ("rl_round", "rl.entropy_bonus.kind", "adaptive", "Skywork-OR1's adaptive entropy bonus (arXiv 2505.22312)"),
     ("rl_round", "rl.reference_kl.kind", "weighted_k3", "DeepSeek-V3.2's unbiased KL (arXiv 2512.02556)"),
-    ("rl_round", "rl.dynamic_sampling.kind", "dynamic", "DAPO's dynamic sampling (arXiv 2503.14476)"),
-    ("rl_round", "rl.overlong.kind", "soft_punishment", "DAPO's soft overlong punishment (arXiv 2503.14476)"),
-    ("rl_round", "rl.reward.kind", "cosine", "Demystifying Long CoT's cosine length reward (arXiv 2502.03373)"),
-    ("rl_round", "rl.reward.kind", "majority_vote", "TTRL's majority vote as the reward (arXiv 2504.16084)"),
-    ("rl_round", "rl.rollout_correction.kind", "importance_weights", "truncated importance weights"),
-    ("rl_round", "rl.rollout_correction.kind", "ice_pop", "IcePop's two-sided mask of tokens"),
-    ("rl_round", "rl.rollout_correction.kind", "geometric_mask", "a mask of responses by their mean ratio"),
-    ("rl_round", "rl.rollout_correction.kind", "bad_response_mask", "DeepSeek-V3.2's mask (arXiv 2512.02556)"),
-    ("rl_round", "rl.rollout_correction.kind", "length_neutral_mask", "length-neutral masking (arXiv 2512.23075)"),
-    ("rl_round", "rl.rollout_correction.kind", "trust_region_masking", "Trust Region Masking (arXiv 2512.23075)"),
-    ("rl_round", "rl.study.vocabulary_pruning.kind", "safe_set", "Dynamic Vocabulary Pruning (arXiv 2512.23087)"),
     ("rl_round", "rl.reference_kl.reset_every_steps", ..., "the reference reset at intervals, ProRL (2505.24864)"),
     ("rl_round", "prompt.forced_end.kind", "phrase", "thoughts ended at a budget, ScaleRL (arXiv 2510.13786)"),
-    ("rl_round", "rl.loop.kind", "asynchronous", "Laminar's trajectory-level asynchrony (arXiv 2510.12633)"),
 )
-"""Stage, parameter, its value (... for any), and the card's text for it."""
+"""Stage, parameter, its value (... for any), and the card's text for it. The kinds of section `rl` need none: the card
+has the first sentence of their models."""
 
 
 def export(
@@ -101,6 +76,9 @@ def export(
         for file in sorted(folder.iterdir()):
             if file.is_file() and not file.name.endswith(NOT_COPIED):
                 shutil.copyfile(file, place / file.name)
+            # Chat templates besides the usual one, such as one for tools.
+            elif file.name == CHAT_TEMPLATE_DIR:
+                shutil.copytree(file, place / file.name)
         _note_dtype(place / "config.json", dtype)
         (place / "README.md").write_text(model_card(policy, chain, dtype), encoding="utf-8")
     size = sum(file.stat().st_size for file in to.iterdir())
@@ -236,15 +214,13 @@ def _push(folder: Path, repository: str, token: str, is_public: bool) -> str:
 
 def model_card(policy: str, chain: Chain | None, dtype: str) -> str:
     """Returns the text of README.md, with a YAML head for the hub; equal arguments give equal text."""
-    import yaml
-
     # The hub builds the model's page from this head, so its keys are the hub's.
     entries = [step.entry for step in chain.steps] if chain else []
     base = next((entry.params.get("base", {}) for entry in entries if entry.stage == "base"), {})
     head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": ["retrace"]}
     if base.get("kind") == "hub":
         head["base_model"] = base["repository"]
-    lines = ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", f"# {Path(policy).name}", ""]
+    lines = ["---", dump_yaml(head).strip(), "---", "", f"# {Path(policy).name}", ""]
     if chain is None:
         return "\n".join([*lines, "This folder was not made by a known project, so its data are unknown.", ""])
     lines += [f"A language model in {dtype}, trained with Retrace from {_origin(base)}.", ""]
@@ -308,12 +284,16 @@ def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
 
 def _methods(entries: Sequence[Entry]) -> list[str]:
     """Returns the texts of METHODS for the parameters of the chain's stages, each once, in the order of METHODS; then
-    the teacher of each round that has one."""
+    the kinds that section `rl` chooses, and the teacher of each round that has one."""
+    from stages.rl_round.params import RlParams
+
     methods = []
     for stage, name, expected, method in METHODS:
         values = [_value(entry.params, name) for entry in entries if entry.stage == stage]
         if any(value == expected or (expected is ... and value is not None) for value in values):
             methods.append(method)
+    rounds = [entry.params.get("rl", {}) for entry in entries if entry.stage == "rl_round"]
+    methods += dict.fromkeys(text for section in rounds for text in _kinds(section, RlParams, "rl"))
     teachers = {entry.item: entry.params.get(f"teachers.{entry.item}") for entry in entries if entry.stage == "teacher"}
     for entry in entries:
         # Only a round has this key.
@@ -321,6 +301,34 @@ def _methods(entries: Sequence[Entry]) -> list[str]:
             teacher, weight = teachers.get(entry.item) or "a policy that is not on record", distillation["coefficient"]
             methods.append(f"on-policy distillation in {entry.item}: from {teacher}, coefficient {weight:g}")
     return methods
+
+
+def _kinds(section: Mapping[str, Any], model: type[BaseModel], place: str) -> Iterator[str]:
+    """Yields `place.kind: first sentence of its model` for each kind that a section chooses; of a kind that the code
+    no longer knows, the kind alone."""
+    for name, value in section.items():
+        if not isinstance(value, Mapping):
+            continue
+        field = model.model_fields.get(name)
+        models, kind = _models_in(field.annotation) if field else [], value.get("kind")
+        kinds = [get_args(one.model_fields["kind"].annotation) if "kind" in one.model_fields else () for one in models]
+        chosen = [one for one, own in zip(models, kinds, strict=True) if kind in own or (kind is None and not own)]
+        if kind not in (None, "none"):
+            sentence = f": {_first_sentence(chosen[0])}" if chosen else ""
+            yield f"`{place}.{name}.kind: {kind}`{sentence}"
+        if chosen:
+            yield from _kinds(value, chosen[0], f"{place}.{name}")
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def _first_sentence(model: type[BaseModel]) -> str:
+    paragraph = " ".join((model.__doc__ or "").split("\n\n")[0].split())
+    return re.split(r"[.](?: |$)", paragraph)[0]
 
 
 def _value(params: Mapping[str, Any], name: str) -> Any:

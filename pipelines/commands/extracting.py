@@ -79,7 +79,7 @@ def extract_files(
     # All files first: a chapter uses macros that the book's main file defines.
     macros = shared_macros(files, MAX_BYTES)
     pages = (found for file in files for found in _pages(file, macros, wanted.format))
-    for (name, form, content, missed), (found, reason, _) in _read(pages, wanted):
+    for (name, form, content, missed), (found, reason, *_) in _read(pages, wanted):
         rows = [row for row in found if row["confidence"] >= wanted.min_confidence]
         rows = [row for row in rows if row["solution"] or not wanted.solved_only]
         for row in rows:
@@ -124,7 +124,7 @@ def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outco
             outcomes = progress(outcomes, len(asked), "extracting", "pages")
         for found in chosen:
             # Only pages with content have an outcome of the reader.
-            yield found, ([], "", "") if found[2] is None else next(outcomes)
+            yield found, ([], "", "", 0) if found[2] is None else next(outcomes)
 
 
 def _pages(path: Path, macros: Mapping[str, Any], form: str) -> Iterator[Found]:

@@ -1,10 +1,12 @@
-"""`retrace mirror`: rebuilds every MLflow run from records outside of MLflow. Running it again changes nothing.
+"""`retrace mirror`: brings MLflow up to date from records outside of it. Running it again changes nothing.
 
-state/runs/          the tracking log of each executed run: every point, time, parameter and tag
-state/scratch/       logs of runs that failed, were killed, or could not be delivered
+state/runs/          the log of each finished stage run: every point, time, parameter and tag
+state/scratch/       logs of runs that failed or were killed
 state/graph_runs/    a record of each run of the graph: its parameters, scores and stages
-dvc.lock             here, in each commit, experiment and result of an ablation; with metric files, curves, the ledger
+dvc.lock             here, in each commit, experiment and result of an ablation: runs of the graph without a record
 state/comparisons/   tables of `retrace compare`;  state/ablations/ results of `retrace ablate`
+
+`--to tensorboard` and `--to wandb` copy the curves of `state/runs/`. Their packages are optional.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,12 +27,16 @@ from pipelines.records.graph_run import experiment_snapshots, keep_record, kept_
 from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshots, snapshots_in_git, working_snapshot
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
+from stages.foundations.files import replace_folder, write_text_atomically
 from stages.foundations.machine import PROJECT, state_folder
-from stages.observe.tracking import read_ledger
+from stages.foundations.packages import require_package
+from stages.observe.tracking import LOCK_NAME, LOG_NAME, end_of, keep_if_finished, kept_logs, read_log
 
 if TYPE_CHECKING:
     from pipelines.ablating.writing import AblationFindings
     from stages.observe.mlflow_store import MlflowStore
+
+BROKEN_LOG = (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError)
 
 
 def mirror(
@@ -38,39 +47,31 @@ def mirror(
     ] = "mlflow",
     project: Annotated[str, typer.Option(help="the W&B project")] = "retrace",
 ) -> None:
-    """Rebuild every MLflow run that is missing, from kept logs, git, dvc.lock, metric files, curves and the ledger.
+    """Send MLflow every run that it lacks, from kept logs, git, dvc.lock and the records of runs of the graph.
 
-    Safe to run at any time: existing runs are not changed, so deleting state/mlflow.db loses no number. Stages that a
-    cache hit restored also get a run, with the tag `mirrored: true`. TensorBoard and W&B get their curves here too.
+    Safe to run at any time: complete runs are not changed, so deleting state/mlflow.db loses no number. A stage that a
+    cache hit restored has never run here and gets no run. TensorBoard and W&B get their curves here too.
     """
-    if to != "mlflow":
-        return _mirror_elsewhere(to, project)
-    report = rebuild(PROJECT, state_folder())
-    typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.summary())
-    for problem in report.problems:
-        typer.echo(f"WARNING: {problem}", err=True)
-
-
-def _mirror_elsewhere(to: str, project: str) -> None:
-    from pipelines.commands.trackers import to_tensorboard, to_wandb
-
-    folder = state_folder() / "tensorboard"
-    made, problems = to_wandb(state_folder(), project) if to == "wandb" else to_tensorboard(state_folder(), folder)
+    state, problems = state_folder(), []
+    if to == "mlflow":
+        report = rebuild(PROJECT, state)
+        problems = report.problems
+        typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.summary())
+    elif to == "tensorboard":
+        made = to_tensorboard(state, problems)
+        typer.echo(f"{made} runs were added to tensorboard: tensorboard --logdir {state / 'tensorboard'}")
+    else:
+        typer.echo(f"{to_wandb(state, project, problems)} runs were added to wandb")
     for problem in problems:
         typer.echo(f"WARNING: {problem}", err=True)
-    typer.echo(f"{made} runs were added to {to}" + ("" if to == "wandb" else f": tensorboard --logdir {folder}"))
 
 
 @dataclass
 class Report:
     """The result of one mirroring."""
 
-    replayed: int = 0
-    """Executed runs that were missing in MLflow."""
-    delivered: int = 0
-    """Logs of unfinished runs that had not been delivered to MLflow."""
-    mirrored: int = 0
-    """Stages without an executed run: restored from a cache, or run before logs were kept."""
+    stage_runs: int = 0
+    """Runs of stages that MLflow lacked, or had only in part."""
     graph_runs: int = 0
     """Runs of the graph, the parents of stage runs."""
     results: int = 0
@@ -79,20 +80,16 @@ class Report:
 
     @property
     def is_nothing(self) -> bool:
-        return not any((self.replayed, self.delivered, self.mirrored, self.graph_runs, self.results))
+        return not any((self.stage_runs, self.graph_runs, self.results))
 
     def summary(self) -> str:
         """Returns a summary in one line."""
         if self.is_nothing:
             return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
-        parts = (
-            (self.replayed, "rebuilt from their logs"),
-            (self.mirrored, "rebuilt from dvc.lock and metric files"),
-            (self.delivered, "unfinished ones delivered"),
-            (self.graph_runs, "runs of the graph"),
-            (self.results, "comparisons and ablation results"),
+        return (
+            f"MLflow got {self.stage_runs} runs of stages, {self.graph_runs} runs of the graph, {self.results} results "
+            "of comparisons and ablations"
         )
-        return "MLflow runs: " + ", ".join(f"{count} {what}" for count, what in parts if count)
 
 
 def rebuild(root: Path, state: Path) -> Report:
@@ -102,7 +99,7 @@ def rebuild(root: Path, state: Path) -> Report:
     """
     if os.environ.get("RETRACE_TRACKING") == "off":
         return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
-    from pipelines.records.stage_runs import deliver_unfinished, mirror_entries, remove_half_made, replay_kept
+    from pipelines.records.stage_runs import remove_half_made
 
     # The lock of the database, which the worktree of a retraining shares.
     lock_file = state_folder() / "mirror.lock"
@@ -113,38 +110,65 @@ def rebuild(root: Path, state: Path) -> Report:
         store, report = open_store(), Report()
         # First, because incomplete runs of a killed mirroring would count as existing.
         remove_half_made(store)
-        report.delivered = deliver_unfinished(store, state)
-        # Logs before dvc.lock: a run with its points is worth more than one rebuilt from final numbers.
-        report.replayed, report.problems = replay_kept(store, state)
-        places = _places(root, state, report)
-        report.mirrored = mirror_entries(store, places, read_ledger(state / "ledger.jsonl"))
-        report.graph_runs = _graph_runs(store, root, state, places, report)
+        _send_logs(store, state, report)
+        # After their stages, which become their children.
+        report.graph_runs = _graph_runs(store, root, state, report)
         report.results = _results(store, root, state, report)
     return report
 
 
-def _places(root: Path, state: Path, report: Report) -> list[LockSnapshot]:
-    """Returns recorded places: here, ablations, then commits from the oldest. A broken one is reported and skipped."""
-    here: list[LockSnapshot] = []
+def _send_logs(store: MlflowStore, state: Path, report: Report) -> None:
+    for log in sorted((state / "scratch").glob(f"*/{LOG_NAME}")):
+        with _nobody_sends(log) as is_free:
+            # Another attempt may continue the log of a run that has not finished: it stays there.
+            if is_free and not keep_if_finished(log):
+                _send(store, log, report)
+    for log in kept_logs(state):
+        _send(store, log, report)
+
+
+@contextmanager
+def _nobody_sends(log: Path) -> Iterator[bool]:
+    """False while the stage of a log runs, or its uploader; otherwise keeps uploaders waiting inside the block."""
+    with open(log.parent / LOCK_NAME, "w") as lock, open(log, "rb") as of_stage:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(of_stage, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        fcntl.flock(of_stage, fcntl.LOCK_UN)  # a stage that starts now would take another folder
+        yield True
+
+
+def _send(store: MlflowStore, log: Path, report: Report) -> None:
+    from stages.observe.mlflow_store import send_log
+
     try:
-        # First, because the workspace takes precedence over an older commit with the same stage.
-        here.append(working_snapshot(root))
-    except UserError as error:
-        report.problems.append(str(error))
+        report.stage_runs += send_log(store, read_log(log))
+    except BROKEN_LOG as error:
+        report.problems.append(f"{log} is not readable ({error!r}): its numbers are left out")
+
+
+def _graph_runs(store: MlflowStore, root: Path, state: Path, report: Report) -> int:
+    """Keeps a record of each run of the graph in a `dvc.lock`; returns how many records MLflow lacked."""
     tell = report.problems.append
-    return [*here, *experiment_snapshots(root, tell), *kept_snapshots(root, state, tell), *snapshots_in_git(root, tell)]
-
-
-def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[LockSnapshot], report: Report) -> int:
+    places: list[LockSnapshot] = []
+    try:
+        # First, because the workspace takes precedence over an older commit with the same stages.
+        places.append(working_snapshot(root))
+    except UserError as error:
+        tell(str(error))
+    places += [*experiment_snapshots(root, tell), *kept_snapshots(root, state, tell), *snapshots_in_git(root, tell)]
     for place in places:
         try:
             keep_record(place, state)
         except (UserError, ValueError, LookupError) as error:
-            report.problems.append(f"{place.label}: its run of the graph is left out ({error})")
-    return log_records(store, root, state, kept_records(state, report.problems.append))
+            tell(f"{place.label}: its run of the graph is left out ({error})")
+    return log_records(store, root, state, kept_records(state, tell))
 
 
-def _results(store, root: Path, state: Path, report: Report) -> int:
+def _results(store: MlflowStore, root: Path, state: Path, report: Report) -> int:
     """Mirrors tables of comparisons, and results of ablations whose runs all exist."""
     from pipelines.comparing.tracking import log_comparison
 
@@ -172,3 +196,103 @@ def _ablation_result(root: Path, state: Path, name: str) -> AblationFindings | N
     except UserError:
         return None
     return None if findings.about["missing"] else findings
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """One kept log, read."""
+
+    id: str
+    """Start in ms and the first digits of the stage's hash."""
+    name: str
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    """By dotted name."""
+    points: Mapping[int, Mapping[str, tuple[float, int]]]
+    """Step -> metric -> value and time (ms since 1970). Of two attempts, the later value counts. Step 0 is the summary.
+    """
+    is_finished: bool
+
+
+def tracked_runs(state: Path, problems: list[str]) -> Iterator[TrackedRun]:
+    """Yields the kept logs, oldest first; an unreadable log becomes a sentence in `problems`."""
+    from stages.observe.mlflow_store import describe_name, flatten
+
+    for log in kept_logs(state):
+        try:
+            messages = read_log(log)
+            start = [message for message in messages if message["kind"] == "start"][-1]
+            tags = dict(start["tags"])
+            points: dict[int, dict[str, tuple[float, int]]] = {}
+            for message in messages:
+                if message["kind"] == "tags":
+                    tags |= message["tags"]
+                elif message["kind"] == "values":
+                    known = points.setdefault(message["step"], {})
+                    known |= {name: (value, message["ms"]) for name, value in message["values"].items()}
+            run_id, name = log.name.removesuffix(".jsonl.gz"), describe_name(start["name"], tags)
+            is_finished = end_of(messages)["status"] == "FINISHED"
+            params = dict(flatten(start["params"]))
+            yield TrackedRun(run_id, name, tags, params, dict(sorted(points.items())), is_finished)
+        except BROKEN_LOG as error:
+            problems.append(f"{log} is no kept log ({error!r}): it is left out")
+
+
+def to_tensorboard(state: Path, problems: list[str]) -> int:
+    """Writes a folder of events in `state/tensorboard/` for each run that has none; returns their number."""
+    require_package("tensorboard", "`retrace mirror --to tensorboard`")
+    from torch.utils.tensorboard import SummaryWriter
+
+    made = 0
+    for run in tracked_runs(state, problems):
+        place = state / "tensorboard" / f"{run.id} {run.name}".replace("/", "_")
+        # Written once and atomically (`replace_folder`), so an existing folder is complete.
+        if place.is_dir():
+            continue
+        with replace_folder(place) as beside:
+            writer = SummaryWriter(str(beside))
+            writer.add_text("params", "\n".join(f"    {name}: {value}" for name, value in run.params.items()) or "none")
+            for step, values in run.points.items():
+                for name, (value, ms) in values.items():
+                    writer.add_scalar(name, value, step, walltime=ms / 1000)
+            writer.close()
+        made += 1
+    return made
+
+
+def to_wandb(state: Path, project: str, problems: list[str]) -> int:
+    """Sends each run that was not sent to this project before; returns their number.
+
+    `state/wandb.txt` lists the runs that arrived. WANDB_MODE=offline writes them to disk, for `wandb sync`. UserError
+    when W&B cannot be reached or does not know the user; the runs before that one have arrived.
+    """
+    require_package("wandb", "`retrace mirror --to wandb`")
+    import wandb
+
+    # This process is not part of the run, which ended earlier, perhaps on another machine.
+    quiet = {"silent": True, "console": "off", "init_timeout": 30}
+    apart = {"disable_code": True, "disable_git": True, "x_disable_stats": True}
+    settings: dict[str, Any] = {"project": project, "dir": str(state), "settings": wandb.Settings(**quiet, **apart)}
+    record = state / "wandb.txt"
+    sent = record.read_text(encoding="utf-8").splitlines() if record.is_file() else []
+    made = 0
+    for run in tracked_runs(state, problems):
+        if f"{project} {run.id}" in sent:
+            continue
+        tags = [run.tags["stage"], f"seed {run.tags.get('seed', '?')}"]
+        try:
+            target = wandb.init(id=run.id, name=run.name, config=dict(run.params), tags=tags, **settings)
+            for step, values in run.points.items():
+                if step:  # W&B takes steps only in order, and the summary has none
+                    target.log({name: value for name, (value, _) in values.items()}, step=step)
+            target.summary.update({name: value for name, (value, _) in run.points.get(0, {}).items()})
+            target.finish(exit_code=0 if run.is_finished else 1)
+        except (wandb.errors.Error, OSError) as error:
+            raise UserError(
+                f"run {run.name} was not sent to W&B ({error}): run `wandb login`, look at the network, or set "
+                f"WANDB_MODE=offline; {made} runs arrived before it"
+            ) from error
+        made += 1
+        sent.append(f"{project} {run.id}")
+        write_text_atomically(record, "\n".join(sent) + "\n")
+    return made

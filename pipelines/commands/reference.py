@@ -5,6 +5,8 @@
     tables.md    outputs of the stages and the columns of their tables, from the declarations and schemas
     metrics.md   metrics by stage, from pipelines/reference/metrics.tsv
 
+and docs/pictures/house.svg: the folders of the code, each floor above those that it imports.
+
 pipelines/reference has the beginning of each page, and the meanings of columns and metrics, which code names in many
 places. A test compares them with the code.
 """
@@ -32,22 +34,26 @@ from pipelines.graph.schema import section_models
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.foundations.machine import PROJECT
-from stages.foundations.stage import about, declared_stage
+from stages.foundations.stage import about, declared_stage, stage_folder
 from stages.foundations.stage_graph import read_definitions
 
 FOLDER = PROJECT / "docs" / "reference"
 WORDS = PROJECT / "pipelines" / "reference"
+HOUSE = PROJECT / "docs" / "pictures" / "house.svg"
+FLOORS = ("pipelines", "stages", "stages/images", "stages/engines", "stages/pages", "stages/algorithms")
+FLOORS += ("stages/observe", "stages/foundations")
+"""Floors of the picture from the top."""
 MADE = "<!-- Written by `retrace reference`. Change the code, and run it again. -->"
 CHECKS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than", "min_length": "length at least"}
 
 
 def write_pages(app: typer.Typer) -> list[str]:
-    """Writes the pages that differ, and returns their names."""
-    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
-    changed = {name: text for name, text in pages(app).items() if there.get(name) != text}
-    for name, text in changed.items():
-        write_text_atomically(FOLDER / name, text)
-    return list(changed)
+    """Writes the pages and the picture where they differ, and returns their names."""
+    made = {FOLDER / name: text for name, text in pages(app).items()} | {HOUSE: house_picture()}
+    changed = {path: text for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text}
+    for path, text in changed.items():
+        write_text_atomically(path, text)
+    return [path.name for path in changed]
 
 
 def pages(app: typer.Typer) -> dict[str, str]:
@@ -292,3 +298,51 @@ def _metrics() -> Iterator[str]:
         if listed := [(f"`{row['metric']}`", row["unit"], row["meaning"]) for row in rows if row["stage"] == stage]:
             yield f"## {stage.capitalize() if ' ' in stage else f'`{stage}`'}\n"
             yield from _table(("Metric", "Unit", "Meaning"), listed)
+
+
+# house.svg
+
+
+def house_picture() -> str:
+    """Returns the folders of the code as an SVG: a row of boxes for each floor, stages in the order of the graph."""
+    stages = [name for name in read_definitions(PROJECT / "dvc.yaml") if declared_stage(name)]
+    plain = [name for name in stages if stage_folder(PROJECT, name).parent.name == "stages"]
+    rows = {floor: _folders(PROJECT / floor) for floor in FLOORS} | {"stages": plain}
+    rows["stages/images"] = [*(one for one in stages if one not in plain), "algorithms", "engines"]
+    parts, top = [], 8
+    for floor, names in rows.items():
+        lines = _wrapped([f"{name}/" for name in names])
+        height = 34 + 30 * len(lines)
+        parts.append(f'<rect class="floor" x="8" y="{top}" width="744" height="{height - 8}" rx="6"/>')
+        parts.append(f'<text class="name" x="20" y="{top + 18}">{floor}/</text>')
+        for number, line in enumerate(lines):
+            left = 20
+            for name in line:
+                width = 14 + 7 * len(name)
+                parts.append(f'<rect x="{left}" y="{top + 26 + 30 * number}" width="{width}" height="24" rx="4"/>')
+                parts.append(f'<text x="{left + 7}" y="{top + 42 + 30 * number}">{name}</text>')
+                left += width + 8
+        top += height
+    style = (
+        "text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1b1f24}.name{font-weight:700}"
+        "rect{fill:#fff;stroke:#8c959f}.floor{fill:#f6f8fa;stroke:#d0d7de}"
+    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {top}" role="img">'
+    title = "<title>The folders of the code: each floor imports only floors below it</title>"
+    return "\n".join([head, title, f"<style>{style}</style>", *parts, "</svg>"]) + "\n"
+
+
+def _folders(place: Path) -> list[str]:
+    return sorted(init.parent.name for init in place.glob("*/__init__.py"))
+
+
+def _wrapped(names: list[str], width: int = 720) -> list[list[str]]:
+    """Returns the names in lines of boxes that fit the width."""
+    lines, left = [[]], 0
+    for name in names:
+        if left + 22 + 7 * len(name) > width:
+            lines.append([])
+            left = 0
+        lines[-1].append(name)
+        left += 22 + 7 * len(name)
+    return lines if names else []

@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pipelines.graph.console import LOG, Console
+from pipelines.graph.damaged_files import run_and_repair
 from pipelines.graph.graph import repro_arguments
 from pipelines.graph.project_lock import project_lock
 from pipelines.graph.recipes import recipe_in_use, remove_orphaned_outputs
@@ -39,7 +40,7 @@ def main() -> None:
     # Every command takes the recipe's lock before the project's, which avoids deadlocks.
     with terminated_as_interrupt(), recipe_in_use(PROJECT, chosen.recipe, say), project_lock(PROJECT, say) as lock:
         remove_orphaned_outputs(PROJECT)
-        code = run_graph(lock, chosen.verbose)
+        code = run_and_repair(PROJECT, lambda: run_graph(lock, chosen.verbose), say)
         if code:
             sys.exit(code)
         # Still under the lock, because the next run would change the files to push.

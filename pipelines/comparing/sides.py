@@ -2,6 +2,7 @@
 
 POLICY            of this project                     rl_3
 REV:POLICY        of a commit, out of DVC's cache     v1.0:rl_3
+EXPERIMENT:POLICY of a DVC experiment                 wormy-axon:rl_3
 FOLDER:POLICY     of another checkout                 ../seed-1:rl_3
 FOLDER            an ablation, or runs of it          state/ablations/dapo-ladder/results
 RUN               an MLflow run, by id or name        rl_round@rl_1
@@ -21,7 +22,7 @@ from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshot, snapsh
 from pipelines.records.trained_on import trained_problems
 from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
-from stages.foundations.tables import RESPONSE, VERDICT, read_table, require_rows
+from stages.foundations.tables import RESPONSE, VERDICT, open_table, read_table, require_rows
 
 BENCHMARKS_FILE = "data/problems/benchmarks.parquet"
 KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
@@ -201,7 +202,8 @@ def _leaked(snapshot: LockSnapshot, policy: str, asked: Path | None) -> frozense
     if trained is None or asked is None:
         return None
     # Without responses, the current benchmark table has the same texts.
-    rows = pandas.read_parquet(asked, columns=["benchmark", "problem_id", "problem"]).drop_duplicates()
+    with open_table(asked) as file:
+        rows = file.read(["benchmark", "problem_id", "problem"]).to_pandas().drop_duplicates()
     # By the text, because sources number the same problem differently.
     is_leaked = [normalise_problem(text) in trained for text in rows["problem"]]
     return frozenset(zip(rows["benchmark"][is_leaked], rows["problem_id"][is_leaked], strict=True))

@@ -17,9 +17,10 @@ from pipelines.comparing.page import HEAD, as_json, cells, markdown
 from pipelines.comparing.results import ComparisonFindings
 from pipelines.comparing.sides import FindRun, policies_of
 from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshots, snapshots_in_git, working_snapshot
-from pipelines.records.tracking_store import has_database, is_tracking_off, metric_name, mlflow_faults, open_store
+from pipelines.records.tracking_store import has_database, is_tracking_off, mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
+from stages.observe.tracking import metric_name
 
 
 def keep_comparison(findings: ComparisonFindings, state: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from pipelines.commands.repro import show_result
+from pipelines.graph.damaged_files import remove_damage
 from pipelines.graph.graph import count_unchanged, project_folder, stages_in_order
 from pipelines.graph.project_lock import project_lock
 from pipelines.graph.recipes import remove_orphaned_outputs
@@ -61,6 +62,7 @@ def is_up_to_date(root: Path) -> bool:
     """True where DVC would run no stage; it is reported. Data that exist only in a remote count as missing."""
     with project_lock(root, say):
         remove_orphaned_outputs(root)
+        remove_damage(root, say)
         stages = stages_in_order(root)
         if count_unchanged(root, stages) < len(stages):
             return False

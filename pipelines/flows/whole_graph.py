@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
@@ -26,12 +26,13 @@ from pydantic import Field
 from pipelines.commands.mirroring import rebuild as mirror
 from pipelines.flows.pages import UNCHANGED, Done, best_scores, metric_tables, result_message, result_page, run_name
 from pipelines.flows.stage_task import StageFailed, bring_up_to_date, failed
+from pipelines.graph.damaged_files import run_and_repair
 from pipelines.graph.graph import count_unchanged, project_folder, stages_in_order
 from pipelines.graph.project_lock import project_lock
 from pipelines.graph.recipes import read_recipe, recipe_in_use, recipe_names, remove_orphaned_outputs
 from pipelines.graph.result import read_result
 from pipelines.graph.sharing import pull_before_run, push_after_run
-from pipelines.launching.params import stage_hours
+from pipelines.launching.launchers import stage_hours
 from pipelines.records.graph_run import record_graph_run
 from pipelines.runtime.process_group import TimedOut, terminated_as_interrupt
 from pipelines.ui.temporary_server import server_in_use
@@ -158,16 +159,23 @@ def run_stages(
     remove_orphaned_outputs(root)
     try:
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
-        outcomes, left = {}, stages_in_order(root, targets)
-        while left:
-            # Released before the task, which takes the lock itself.
-            with project_lock(root, tell):
-                count = count_unchanged(root, left, flags)
-            outcomes |= {stage.name: UNCHANGED for stage in left[:count]}
-            for stage in left[count : count + 1]:
-                task = bring_up_to_date.with_options(task_run_name=stage.name)
-                outcomes[stage.name] = task(str(root), stage, hours, env, flags, return_state=True).result()
-            left = left[count + 1 :]
+        outcomes: dict[str, Any] = {}
+
+        def bring_all() -> int:
+            left = stages_in_order(root, targets)
+            while left:
+                # Released before the task, which takes the lock itself.
+                with project_lock(root, tell):
+                    count = count_unchanged(root, left, flags)
+                # A second round, after a repair, must not hide what the first one did.
+                outcomes.update({stage.name: outcomes.get(stage.name, UNCHANGED) for stage in left[:count]})
+                for stage in left[count : count + 1]:
+                    task = bring_up_to_date.with_options(task_run_name=stage.name)
+                    outcomes[stage.name] = task(str(root), stage, hours, env, flags, return_state=True).result()
+                left = left[count + 1 :]
+            return 0
+
+        run_and_repair(root, bring_all, tell, lambda: project_lock(root, tell))
         push_after_run(root, tell)
     except Exception:
         # Not after an interrupt: a user who presses Ctrl-C would have to wait.

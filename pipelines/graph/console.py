@@ -27,7 +27,7 @@ from typing import Any, TextIO
 
 from pipelines.graph.recipes import value_at
 from pipelines.graph.result import changes_from_recipe, seconds_in_words
-from stages.foundations.dvc_lock import CODE, LockedStage, lock_of, with_numbers
+from stages.foundations.dvc_lock import CODE, LockedStage, lock_of
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, load_yaml, write_text_atomically
 from stages.foundations.machine import PROJECT
@@ -272,7 +272,6 @@ class Forecast:
     bytes: int
     """Bytes of the outputs that the running stages wrote the last time."""
     without_size: tuple[str, ...]
-    recipe: str = ""
     measured_on: str = ""
     """The machine of the recipe's measured run, if `seconds` uses its times."""
 
@@ -315,7 +314,7 @@ def make_forecast(root: Path) -> Forecast:
     """Returns a project's forecast. A stage runs if its parameters, code, paths or inputs differ from dvc.lock."""
     stages = graph_stages(root)
     lock = lock_of(root)
-    params, waiting = with_numbers(_read(root / "params.yaml")), [stage for stage in stages if not writes_code(stage)]
+    params, waiting = _read(root / "params.yaml"), [stage for stage in stages if not writes_code(stage)]
     running: dict[str, GraphStage] = {}
     # A stage that runs may change the inputs of others, so this repeats until no stage is added.
     while True:
@@ -333,9 +332,7 @@ def make_forecast(root: Path) -> Forecast:
     measured = _read(root / MEASURED).get(recipe, {})
     of_run = measured.get("stages", {})
     names = tuple(stage.address for stage in waiting if stage.address in running)
-    known_here = _known_seconds(root, recipe)
-    # Times of this machine take precedence over those of the measured run.
-    times = {name: one["seconds"] for name, one in of_run.items()} | known_here
+    known_here, times = _known_here(root, recipe), known_seconds(root, recipe)
     sizes = {name: _written_bytes(lock[name]) if name in lock else of_run.get(name, {}).get("bytes") for name in names}
     return Forecast(
         len(stages),
@@ -344,7 +341,6 @@ def make_forecast(root: Path) -> Forecast:
         tuple(name for name in names if name not in times),
         sum(size or 0 for size in sizes.values()),
         tuple(name for name, size in sizes.items() if size is None),
-        recipe,
         measured["machine"] if any(name in of_run and name not in known_here for name in names) else "",
     )
 
@@ -366,7 +362,13 @@ def remember_seconds(root: Path, seconds: Mapping[str, float]) -> None:
     write_text_atomically(root / TIMES, json.dumps(known, indent=1) + "\n")
 
 
-def _known_seconds(root: Path, recipe: str) -> dict[str, float]:
+def known_seconds(root: Path, recipe: str) -> dict[str, float]:
+    """Returns seconds by stage of the recipe: of its runs on this machine, otherwise of its measured run."""
+    of_run = _read(root / MEASURED).get(recipe, {}).get("stages", {})
+    return {name: one["seconds"] for name, one in of_run.items()} | _known_here(root, recipe)
+
+
+def _known_here(root: Path, recipe: str) -> dict[str, float]:
     """Returns seconds by stage of the recipe: from earlier runs of the graph here, otherwise from the ledger."""
     # The ledger has only the time of a stage. `TIMES` includes DVC's hashing, so it takes precedence.
     ledger = {
@@ -395,7 +397,7 @@ def _has_changed(root: Path, stage: GraphStage, entry: LockedStage | None, param
     # A path that was added or removed in dvc.yaml makes DVC run the stage.
     if entry is None or entry.deps.keys() | entry.outs.keys() != {*stage.deps, *stage.outs}:
         return True
-    if any(value_at(params, key.split(".")) != value for key, value in with_numbers(entry.params).items()):
+    if any(value_at(params, key.split(".")) != value for key, value in entry.params.items()):
         return True
     return any(_differs(root / path, path, entry) for path in (*entry.deps, *entry.outs))
 
@@ -418,7 +420,7 @@ def _known(forecast: Forecast, unknown: tuple[str, ...], known: str) -> str:
     if not unknown:
         return known
     if len(unknown) == len(forecast.running):
-        return f"not known before the first run; `retrace plan {forecast.recipe}` estimates it"
+        return "not known before the first run"
     return f"{known}, not known yet for {', '.join(unknown) if len(unknown) < 4 else f'{len(unknown)} stages'}"
 
 
@@ -440,7 +442,7 @@ def keep_as_measured(root: Path, machine: str) -> Path:
         raise UserError(
             f"params.yaml differs from its recipe ({', '.join(changes) or 'no name'}): run `make repro` with a recipe"
         )
-    seconds = _known_seconds(root, recipe)
+    seconds = _known_here(root, recipe)
     names = [stage.address for stage in graph_stages(root) if not writes_code(stage)]
     # Users would see a partly known run as the time of the whole recipe.
     if missing := [name for name in names if name not in lock or name not in seconds]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.graph.recipes import stages_left_out
-from pipelines.launching.params import stage_gpus
+from pipelines.launching.launchers import stage_gpus
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage_graph import METRICS, make_shared_folders

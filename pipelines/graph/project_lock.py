@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from pipelines.runtime.locks import try_lock, wait_for
 from stages.foundations.files import load_yaml, write_text_atomically
@@ -127,7 +126,7 @@ def _is_json(text: str) -> bool:
 def _is_lock_file(text: str) -> bool:
     try:
         content = load_yaml(text)
-    except yaml.YAMLError:
+    except ValueError:
         return False
     if not isinstance(content, dict) or content.get("schema") != "2.0":
         return False

@@ -31,13 +31,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from pipelines.output import there_are
 from pipelines.runtime.locks import try_lock, wait_for
 from stages.foundations.dvc_lock import lock_of, recorded_outs
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5, load_yaml, sha256_of, write_text_atomically
+from stages.foundations.files import dvc_md5, load_yaml, sha256_of, write_bytes_atomically, write_text_atomically
 from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import (
     KEEP,
@@ -58,7 +56,7 @@ def use_recipe(root: Path, name: str) -> None:
     """
     text, params = recipe_text(root, name), root / "params.yaml"
     _check(root, load_yaml(text), f"recipe {name}")
-    if params.exists() and params.read_text(encoding="utf-8") != text:
+    if params.exists() and params.read_bytes() != text.encode():
         _keep_edits(root, params)
     write_text_atomically(params, text)
     # The hash shows later whether params.yaml was edited: tracking then calls it a recipe with changes.
@@ -70,23 +68,23 @@ def is_in_use(root: Path, name: str) -> bool:
     chosen, params = root / "state" / "recipe", root / "params.yaml"
     if not chosen.exists() or chosen.read_text().split()[:1] != [name] or not params.exists():
         return False
-    return params.read_text(encoding="utf-8") == recipe_text(root, name)
+    return params.read_bytes() == recipe_text(root, name).encode()
 
 
 def _keep_edits(root: Path, params: Path) -> None:
     """Copies a params.yaml that is no recipe to state/, which keeps the last such file."""
-    edited, chosen = params.read_text(encoding="utf-8"), root / "state" / "recipe"
+    edited, chosen = params.read_bytes(), root / "state" / "recipe"
     if chosen.exists() and chosen.read_text().split()[1:] == [sha256_of(params)]:
         # `use_recipe` wrote it: the recipe has been edited since, not params.yaml.
         return
     for name in recipe_names(root):
         try:
-            if recipe_text(root, name) == edited:
+            if recipe_text(root, name).encode() == edited:
                 return
         except UserError:
             # A mistake in another recipe does not matter for this run.
             continue
-    write_text_atomically(root / "state" / "params.before.yaml", edited)
+    write_bytes_atomically(root / "state" / "params.before.yaml", edited)
     say("params.yaml matched no recipe: it is saved as state/params.before.yaml")
 
 
@@ -235,7 +233,7 @@ def read_recipe(root: Path, name: str, read: Callable[[str], str | None] | None 
     if read is None:
         require_recipe(root, name)
         read = partial(_text, root)
-    content = _merged(_chain(name, read, _values), name)
+    content = _merged(_chain(name, read, load_yaml), name)
     return content | {section: {} for section in _left_out(root, content)}
 
 
@@ -346,28 +344,16 @@ def _yaml() -> Any:
 
 def _with_comments(text: str) -> Any:
     """Returns a document that can be written again unchanged; ValueError when it is not valid YAML."""
-    from ruamel.yaml.error import YAMLError
-
     # ruamel reads any depth, until Python's stack ends. This reader stops earlier.
-    _values(text)
-    try:
-        return _yaml().load(text)
-    except YAMLError as error:
-        raise ValueError(str(error)) from None
-
-
-def _values(text: str) -> Any:
-    try:
-        return load_yaml(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
+    load_yaml(text)
+    return _yaml().load(text)
 
 
 def _loaded(text: str, file: str, load: Callable[[str], Any]) -> dict[str, Any]:
     try:
         content = load(text)
     except ValueError as error:
-        raise UserError(f"pipelines/recipes/{file} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"pipelines/recipes/{file} is not valid YAML: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"pipelines/recipes/{file} must hold a mapping of sections")
     return content
@@ -381,7 +367,10 @@ def _dumped(content: dict[str, Any]) -> str:
 
 def _text(root: Path, file: str) -> str | None:
     path = root / file
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 ({error}): save it as UTF-8") from None
 
 
 def with_changes(params: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, get_origin
 
-import yaml
-
-from pipelines.launching.params import LaunchParams
+from pipelines.launching.launchers import LaunchParams
 from stages.foundations.errors import UserError
-from stages.foundations.files import load_yaml, write_text_atomically
+from stages.foundations.files import dump_yaml, load_yaml, write_text_atomically
 from stages.foundations.fingerprints import stage_names
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import read_yaml, validate_section
@@ -32,6 +30,7 @@ from stages.foundations.stage_graph import (
     left_out,
     optional_sections,
     read_definitions,
+    require_comparable,
     shared_folders,
     stages_of,
 )
@@ -65,6 +64,7 @@ def check_values(given: Mapping[str, Any], label: str, root: Path = PROJECT) -> 
     models, definitions = section_models(root), read_definitions(root / "dvc.yaml")
     try:
         stages, loops = stages_of(definitions, given), foreach_sections(definitions)
+        require_comparable(given)
     except UserError as error:
         # A name with a forbidden form leaves no graph to check.
         raise UserError(f"{label} is not usable:\n  {error}") from None
@@ -244,5 +244,5 @@ def _block(name: str, entry: dict[str, Any]) -> str:
 
 def _flow(value: Any) -> str:
     """YAML on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
+    text = dump_yaml(value, default_flow_style=True, width=float("inf"))
     return text.removesuffix("...\n").strip()

@@ -18,38 +18,16 @@ import stages.foundations.interpreter  # noqa: F401
 
 # isort: on
 import hashlib
-import os
 import shlex
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from pipelines.launching.launchers import (
-    down_command,
-    launch_command,
-    local_command,
-    pytorch_job,
-    ray_job,
-    run_job,
-    skypilot_task,
-    slurm_command,
-)
-from pipelines.launching.params import (
-    KuberayCommand,
-    KubernetesCommand,
-    LaunchParams,
-    PythonCommand,
-    SkypilotCommand,
-    SlurmCommand,
-)
-from pipelines.runtime.process_group import run_in_group, terminated_as_interrupt
+from pipelines.launching.launchers import LaunchParams, PythonCommand
+from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.errors import UserError
+from stages.foundations.files import dump_yaml
 from stages.foundations.params import load_section, read_yaml
 from stages.foundations.stage import about
 from stages.observe.command import run_command, run_unchanged
@@ -84,49 +62,16 @@ def launch_of(words: Sequence[str]) -> LaunchParams:
 
 def run(launch: LaunchParams, stage: Sequence[str]) -> int:
     """Returns the stage's exit code; on this machine it does not return. UserError where its tool is missing."""
-    name = job_name(stage)
-    match launch.command:
-        case SlurmCommand() as command:
-            _require("srun", launch)
-            return run_in_group(slurm_command(launch, command, name, stage), Path.cwd(), env=os.environ)
-        case KubernetesCommand() as command:
-            _require("kubectl", launch)
-            return run_job(_manifest(launch, command, name, stage))
-        case SkypilotCommand() as command:
-            _require("sky", launch)
-            with tempfile.TemporaryDirectory(prefix="retrace-") as folder:
-                file = Path(folder) / "task.yaml"
-                file.write_text(yaml.safe_dump(skypilot_task(launch, command, name, stage), sort_keys=False))
-                try:
-                    command_line = launch_command(name, str(file))
-                    return run_in_group(command_line, Path.cwd(), timeout_seconds=launch.hours * 3600, env=os.environ)
-                finally:
-                    # Also after an error or Ctrl-C: a cluster that keeps running costs money.
-                    subprocess.run(down_command(name), stdin=subprocess.DEVNULL)
-        case _:
-            command = local_command(launch, stage)
-            sys.stdout.flush()
-            # This process becomes the stage: signals, exit code and memory are the stage's.
-            os.execvp(command[0], command)
+    launcher = launch.launcher
+    if launcher.tool and shutil.which(launcher.tool) is None:
+        raise UserError(f"launch.command.kind {launch.command.kind} needs {launcher.tool}, which is not on the PATH")
+    return launcher.run(launcher.plan(launch, launch.command, job_name(stage), stage), launch)
 
 
 def shown(launch: LaunchParams, stage: Sequence[str]) -> str:
     """Returns what would run: a command line, or the manifest as YAML."""
-    name = job_name(stage)
-    match launch.command:
-        case SlurmCommand() as command:
-            return shlex.join(slurm_command(launch, command, name, stage))
-        case KubernetesCommand() as command:
-            return yaml.safe_dump(_manifest(launch, command, name, stage), sort_keys=False)
-        case SkypilotCommand() as command:
-            return yaml.safe_dump(skypilot_task(launch, command, name, stage), sort_keys=False)
-        case _:
-            return shlex.join(local_command(launch, stage))
-
-
-def _manifest(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
-    make = ray_job if isinstance(command, KuberayCommand) else pytorch_job
-    return make(launch, command, name, stage)
+    plan = launch.launcher.plan(launch, launch.command, job_name(stage), stage)
+    return shlex.join(plan) if isinstance(plan, list) else dump_yaml(plan)
 
 
 def job_name(stage: Sequence[str]) -> str:
@@ -135,11 +80,6 @@ def job_name(stage: Sequence[str]) -> str:
     identity = "\n".join([str(Path.cwd()), *stage])
     name = stage[2].partition("@")[0].replace("_", "-")
     return f"retrace-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
-
-
-def _require(tool: str, launch: LaunchParams) -> None:
-    if shutil.which(tool) is None:
-        raise UserError(f"launch.command.kind {launch.command.kind} needs {tool}, which is not on the PATH")
 
 
 if __name__ == "__main__":

@@ -1,32 +1,83 @@
-"""Starts a stage's ranks with each tool of section `launch`: torchrun, Slurm, Kubernetes, KubeRay and SkyPilot.
+"""Section `launch`: the machines of a training stage, and the tool that starts its ranks there.
 
-The first two are command lines. A PyTorchJob of Kubeflow's training operator and a RayJob of KubeRay are manifests, and
-`run_job` waits for their end. The training operator sets each pod's place in variables that torchrun reads
-(`PET_NODE_RANK`, `PET_MASTER_ADDR`, ...), so all pods run the same command. KubeRay starts Ray in each pod, and the
-stage on the first. A SkyPilot task runs on a cluster that ends with it. Fields: kubeflow/training-operator v1.9.0,
-manifests/base/crds/kubeflow.org_pytorchjobs.yaml; ray-project/kuberay v1.7.0,
-helm-chart/kuberay-operator/crds/ray.io_rayjobs.yaml.
+`LAUNCHERS` has a row for each tool: torchrun, Slurm, KubeRay and SkyPilot, beside one plain process. A new tool is its
+parameters, what it runs, and a row.
+
+The number of ranks is part of the result, because sums of floats depend on it: dvc.yaml watches `nodes`,
+`gpus_per_node` and `command.kind`. Nothing else here changes a result.
+
+Flows use it to find how many GPUs and hours a stage takes (`stage_gpus`, `stage_hours`).
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
 
-from pipelines.launching.params import KubernetesCommand, LaunchParams, SkypilotCommand, SlurmCommand
+from pydantic import AfterValidator, Field, model_validator
+
+from pipelines.runtime.process_group import run_in_group
 from stages.foundations.errors import UserError
+from stages.foundations.files import dump_yaml, load_yaml
+from stages.foundations.params import StrictParams, validate_section
+from stages.foundations.stage import about
 from stages.observe.progress import say
+
+DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+"""Form of a name in Kubernetes (RFC 1123)."""
+AbsolutePath = Annotated[str, Field(pattern=r"^/[\w./-]+$")]
+EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+_SRUN_OPTIONS = """
+account clusters comment constraint container-image container-mount-home container-mounts container-name
+container-workdir container-writable contiguous cpu-bind cpus-per-gpu cpus-per-task exclude exclusive gpu-bind gpu-freq
+gres gres-flags hint licenses mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-container-mount-home nodelist
+oversubscribe partition priority qos reservation sockets-per-node switches threads-per-core tmp tres-per-task wckey
+"""
+
+
+def _srun_option(text: str) -> str:
+    """Recipes are exchanged between users: a word without dashes would be the program that srun runs, and options such
+    as `--prolog` and `--output` name programs and files."""
+    found = re.fullmatch(r"--([a-z-]+)(?:=.*)?", text)
+    if not found or found[1] not in _SRUN_OPTIONS.split():
+        raise ValueError(
+            f"{text!r} may not be set by a recipe: give --NAME or --NAME=VALUE, where NAME is one of "
+            f"{', '.join(_SRUN_OPTIONS.split())}"
+        )
+    return text
+
 
 TORCHRUN = ("-m", "torch.distributed.run")
 FIRST_NODE = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
 
 
-def local_command(launch: LaunchParams, stage: Sequence[str]) -> list[str]:
+class PythonCommand(StrictParams):
+    """One process on this machine, which sees all GPUs of the stage: the trainer `torch`, and the asynchronous loop."""
+
+    kind: Literal["python"]
+
+
+class TorchrunCommand(StrictParams):
+    """A rank for each GPU of this machine."""
+
+    kind: Literal["torchrun"]
+
+
+def local_command(
+    launch: LaunchParams, command: PythonCommand | TorchrunCommand, name: str, stage: Sequence[str]
+) -> list[str]:
     """Returns the command for `stage` (`-m stages sft`) on this machine, as one process or one rank per GPU.
 
     It uses the first `python` on the PATH, like every other stage.
@@ -34,6 +85,25 @@ def local_command(launch: LaunchParams, stage: Sequence[str]) -> list[str]:
     if launch.ranks == 1:
         return ["python", *stage]
     return ["python", *TORCHRUN, "--standalone", f"--nproc-per-node={launch.gpus_per_node}", *stage]
+
+
+def become(command: list[str], launch: LaunchParams) -> NoReturn:
+    """This process becomes the stage: signals, exit code and memory are the stage's."""
+    sys.stdout.flush()
+    os.execvp(command[0], command)
+
+
+class SlurmCommand(StrictParams):
+    """`srun` with one torchrun on each node, which find each other through the first node (c10d).
+
+    The clone is in a folder that all nodes share, under the same path.
+    """
+
+    kind: Literal["slurm"]
+    options: list[Annotated[str, AfterValidator(_srun_option)]]
+    """Further flags for `srun`, which choose nodes, accounts and containers: `--partition=gpu`."""
+    port: int = Field(gt=1023, lt=65536)
+    """Port on the first node of the job."""
 
 
 def slurm_command(launch: LaunchParams, command: SlurmCommand, name: str, stage: Sequence[str]) -> list[str]:
@@ -72,48 +142,50 @@ def minutes(launch: LaunchParams) -> int:
     return max(1, -int(-launch.hours * 60 // 1))
 
 
+def run_srun(command: list[str], launch: LaunchParams) -> int:
+    """Returns the exit code of `srun`, which waits for the job."""
+    return run_in_group(command, Path.cwd(), env=os.environ)
+
+
+class KuberayCommand(StrictParams):
+    """A RayJob of KubeRay (v1): a Ray cluster of `nodes` pods for the stage, which is one process on the first pod.
+
+    For the asynchronous loop and `sampler.replicas`. The image has Ray on its PATH, in the version of the clone.
+    """
+
+    kind: Literal["kuberay"]
+    namespace: DnsName
+    image: str = Field(min_length=1)
+    """Image with the system parts that the clone's environment needs: libc, CUDA's driver API, the same Python."""
+    claim: DnsName
+    """Volume claim that every pod mounts (ReadWriteMany); it contains the clone with its `.venv`."""
+    mount: AbsolutePath
+    project: AbsolutePath
+    """Path of the clone in the pods."""
+    secret: DnsName | None
+    """Secret whose entries become variables of the pods: it holds passwords, which never belong in a recipe."""
+    environment: dict[EnvironmentName, str]
+    shared_memory_gib: int = Field(ge=1)
+    """Size of `/dev/shm`, through which NCCL and vLLM's processes communicate."""
+
+
 # A stage runs for minutes to days: its end may be noticed ten seconds late.
 SECONDS_BETWEEN_LOOKS = 10.0
-SUCCESSES = {"Succeeded", "Complete"}
-"""A PyTorchJob's condition and a RayJob's state."""
-ENDS = {*SUCCESSES, "Failed", "ValidationFailed"}
+ENDS = {"Complete", "Failed", "ValidationFailed"}
+"""States of a RayJob."""
 LOOKS_WITHOUT_ANSWER = 30
 """After five minutes an unreachable control plane is unlikely to return soon."""
 
 
-def pytorch_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
-    """Returns the manifest. No pod restarts by itself: the stage resumes from its checkpoint when it is run again."""
-    words = [f"{command.project}/.venv/bin/python", *TORCHRUN, *stage]
-    # The operator looks for a container of this name.
-    pod = _pod(launch, command, {"name": "pytorch", "command": words})
-    counts = {"Master": 1, "Worker": launch.nodes - 1}
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {"name": name, "namespace": command.namespace},
-        "spec": {
-            "nprocPerNode": str(launch.gpus_per_node),
-            "runPolicy": {
-                # Pods that have ended stay until the job is deleted: their log may not have been read completely.
-                "cleanPodPolicy": "Running",
-                "backoffLimit": 0,
-                "activeDeadlineSeconds": 60 * minutes(launch),
-            },
-            "pytorchReplicaSpecs": {
-                kind: {"replicas": count, "restartPolicy": "Never", "template": {"spec": pod}}
-                for kind, count in counts.items()
-                if count
-            },
-        },
-    }
+def ray_job(launch: LaunchParams, command: KuberayCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
+    """Returns the manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs of the pods' limits.
 
-
-def ray_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
-    """Returns the manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs of the pods' limits."""
+    Fields: ray-project/kuberay v1.7.0, helm-chart/kuberay-operator/crds/ray.io_rayjobs.yaml.
+    """
     # Words without a meaning to a shell: KubeRay joins them into a shell command.
     words = ["env", f"--chdir={command.project}", "RAY_ADDRESS=auto", f"{command.project}/.venv/bin/python", *stage]
     head, worker = (
-        {"rayStartParams": {}, "template": {"spec": _pod(launch, command, {"name": f"ray-{kind}"})}}
+        {"rayStartParams": {}, "template": {"spec": _pod(launch, command, f"ray-{kind}")}}
         for kind in ("head", "worker")
     )
     count = launch.nodes - 1
@@ -137,10 +209,10 @@ def ray_job(launch: LaunchParams, command: KubernetesCommand, name: str, stage: 
     }
 
 
-def _pod(launch: LaunchParams, command: KubernetesCommand, special: dict[str, Any]) -> dict[str, Any]:
+def _pod(launch: LaunchParams, command: KuberayCommand, name: str) -> dict[str, Any]:
     """A node: the clone, shared memory and all its GPUs for one container."""
     container = {
-        **special,
+        "name": name,
         "image": command.image,
         "workingDir": command.project,
         "env": [{"name": key, "value": value} for key, value in command.environment.items()],
@@ -164,50 +236,46 @@ def _pod(launch: LaunchParams, command: KubernetesCommand, special: dict[str, An
     }
 
 
-def run_job(manifest: dict[str, Any]) -> int:
-    """Creates the job, shows the log of its first pod, waits for its end, and removes it. Its exit code: 0 or 1.
+def run_job(manifest: dict[str, Any], launch: LaunchParams) -> int:
+    """Creates the job, shows its log, waits for its end, and removes it. Its exit code: 0 or 1.
 
     A job of this name from a killed stage is removed first. UserError where kubectl fails.
     """
     name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
-    kind = manifest["kind"].lower()
-    # The pod that KubeRay submits the job from follows the log of the stage.
-    first = f"{name}-master-0" if kind == "pytorchjob" else f"job/{name}"
     # Its pods still write the stage's folder, so wait until they are gone.
-    _kubectl(namespace, "delete", kind, name, "--ignore-not-found", "--wait")
+    _kubectl(namespace, "delete", "rayjob", name, "--ignore-not-found", "--wait")
     log = None
     try:
         _kubectl(namespace, "create", "-f", "-", given=json.dumps(manifest))
-        say(f"{manifest['kind']} {namespace}/{name} is created; waiting for its pods")
+        say(f"RayJob {namespace}/{name} is created; waiting for its pods")
         while True:
-            states = _states(namespace, kind, name)
-            if log is None and states & {"Running", *ENDS}:
-                log = subprocess.Popen(["kubectl", "-n", namespace, "logs", "-f", first])
-            if ended := states & ENDS:
+            state = _state(namespace, name)
+            if log is None and state in ("Running", *ENDS):
+                # The pod that KubeRay submits the job from follows the log of the stage.
+                log = subprocess.Popen(["kubectl", "-n", namespace, "logs", "-f", f"job/{name}"])
+            if log is not None and state in ENDS:
                 # Remaining lines are shown; a log that never ends does not delay the stage.
                 log.wait(60)
-                return 0 if ended & SUCCESSES else 1
+                return 0 if state == "Complete" else 1
             time.sleep(SECONDS_BETWEEN_LOOKS)
     finally:
         if log is not None:
             log.kill()
             log.wait()
-        _kubectl(namespace, "delete", kind, name, "--ignore-not-found", "--wait=false")
+        _kubectl(namespace, "delete", "rayjob", name, "--ignore-not-found", "--wait=false")
 
 
-def _states(namespace: str, kind: str, name: str) -> set[str]:
-    """Returns the conditions that hold, or KubeRay's state. Retries while the control plane is briefly unreachable."""
+def _state(namespace: str, name: str) -> str:
+    """Returns the state that KubeRay gives the job. Retries while the control plane is briefly unreachable."""
     for left in reversed(range(LOOKS_WITHOUT_ANSWER)):
         try:
-            status = json.loads(_kubectl(namespace, "get", kind, name, "-o", "json")).get("status")
+            status = json.loads(_kubectl(namespace, "get", "rayjob", name, "-o", "json")).get("status")
             break
         except UserError:
             if not left:
                 raise
             time.sleep(SECONDS_BETWEEN_LOOKS)
-    status = status or {}
-    holding = {one["type"] for one in status.get("conditions", []) if one["status"] == "True"}
-    return holding | {status.get("jobDeploymentStatus", "")}
+    return (status or {}).get("jobDeploymentStatus", "")
 
 
 def _kubectl(namespace: str, *arguments: str, given: str | None = None) -> str:
@@ -215,6 +283,21 @@ def _kubectl(namespace: str, *arguments: str, given: str | None = None) -> str:
     if found.returncode:
         raise UserError(f"kubectl {' '.join(arguments)} failed: {found.stderr.strip()}")
     return found.stdout
+
+
+class SkypilotCommand(StrictParams):
+    """`sky launch`: a cluster for the stage, which ends with it."""
+
+    kind: Literal["skypilot"]
+    infra: str = Field(min_length=1)
+    """Cloud or cluster: `k8s`, `aws/us-east-1`."""
+    accelerator: str = Field(pattern=r"^[\w.-]+$")
+    """Name of the GPU: `H100`."""
+    volumes: dict[AbsolutePath, str]
+    """Mount path -> SkyPilot volume, on each node."""
+    project: AbsolutePath
+    """Path of the clone with its `.venv`, in a volume that all nodes mount."""
+    environment: dict[EnvironmentName, str]
 
 
 # torchrun's default port. The cluster belongs to this task alone, so no other process listens there.
@@ -242,14 +325,122 @@ def skypilot_task(launch: LaunchParams, command: SkypilotCommand, name: str, sta
     }
 
 
-def launch_command(name: str, file: str) -> list[str]:
+def run_task(task: dict[str, Any], launch: LaunchParams) -> int:
     """Starts the cluster, shows the log, and shuts the cluster down when the task has ended.
 
     If this machine disappears meanwhile, SkyPilot ends the cluster after ten idle minutes.
     """
-    ending = ["--down", "--idle-minutes-to-autostop", "10"]
-    return ["sky", "launch", "--yes", "--cluster", name, *ending, file]
+    name, ending = task["name"], ["--down", "--idle-minutes-to-autostop", "10"]
+    with tempfile.TemporaryDirectory(prefix="retrace-") as folder:
+        file = Path(folder) / "task.yaml"
+        file.write_text(dump_yaml(task))
+        command = ["sky", "launch", "--yes", "--cluster", name, *ending, str(file)]
+        try:
+            return run_in_group(command, Path.cwd(), timeout_seconds=launch.hours * 3600, env=os.environ)
+        finally:
+            # Also after an error or Ctrl-C: a cluster that keeps running costs money.
+            subprocess.run(["sky", "down", "--yes", name], stdin=subprocess.DEVNULL)
 
 
-def down_command(name: str) -> list[str]:
-    return ["sky", "down", "--yes", name]
+@dataclass(frozen=True)
+class Launcher:
+    """A row of `LAUNCHERS`."""
+
+    params: type[StrictParams]
+    """Section `launch.command`; its `kind` is the name of the row."""
+    plan: Callable[[LaunchParams, Any, str, Sequence[str]], Any]
+    """What runs, from the section, its command, the job's name and the stage: a command line or a manifest."""
+    run: Callable[[Any, LaunchParams], int]
+    """Runs the plan and returns the stage's exit code."""
+    tool: str = ""
+    """The program that must be on the PATH."""
+    is_here: bool = False
+    """The ranks run on this machine and use its GPUs."""
+    is_one_process: bool = False
+    """The stage is one process, which starts workers on the other GPUs itself."""
+
+
+LAUNCHERS = {
+    "python": Launcher(PythonCommand, local_command, become, is_here=True, is_one_process=True),
+    "torchrun": Launcher(TorchrunCommand, local_command, become, is_here=True),
+    "slurm": Launcher(SlurmCommand, slurm_command, run_srun, tool="srun"),
+    "kuberay": Launcher(KuberayCommand, ray_job, run_job, tool="kubectl", is_one_process=True),
+    "skypilot": Launcher(SkypilotCommand, skypilot_task, run_task, tool="sky"),
+}
+LaunchCommand = Annotated[reduce(or_, (row.params for row in LAUNCHERS.values())), Field(discriminator="kind")]
+
+
+class LaunchParams(StrictParams):
+    """Section `launch`: the machines of a training stage."""
+
+    nodes: int = Field(ge=1)
+    gpus_per_node: int = Field(ge=1)
+    """GPUs per node if it has GPUs; otherwise, as many processes on the CPU."""
+    hours: float = Field(gt=0, le=24 * 30)
+    """The longest time that any stage may run."""
+    command: LaunchCommand
+
+    @model_validator(mode="after")
+    def _on_one_node(self) -> LaunchParams:
+        if self.nodes > 1 and self.is_here:
+            others = ", ".join(kind for kind, row in LAUNCHERS.items() if not row.is_here)
+            raise ValueError(
+                f"command.kind {self.command.kind} starts processes on this machine, but nodes is {self.nodes}: set "
+                f"command.kind to one of {others}, or nodes 1"
+            )
+        return self
+
+    @property
+    def launcher(self) -> Launcher:
+        return LAUNCHERS[self.command.kind]
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together."""
+        return 1 if self.launcher.is_one_process else self.nodes * self.gpus_per_node
+
+    @property
+    def is_here(self) -> bool:
+        """True if the ranks run on this machine and use its GPUs."""
+        return self.launcher.is_here
+
+
+LAUNCHED = "-m pipelines.launching "
+"""In the commands of stages whose ranks section `launch` starts."""
+HOURS = 48.0
+"""For a stage without parameters that limit its time."""
+
+
+def read_launch(root: Path) -> LaunchParams | None:
+    """Returns section `launch` of the parameters in use; None where there is none. UserError where it is wrong."""
+    given = _params(root).get("launch")
+    return None if given is None else validate_section(given, "launch", LaunchParams, Path(root / "params.yaml"))
+
+
+def stage_hours(root: Path, asked: float) -> float:
+    """Returns the time limit of a stage: the requested one, or that of section `launch` if the request is 0."""
+    if asked:
+        return asked
+    launch = read_launch(root)
+    return launch.hours if launch else HOURS
+
+
+def stage_gpus(root: Path, stage: str, command: str) -> int:
+    """Returns the GPUs of this machine that a stage with this command uses, where there are any.
+
+    0 for a stage that runs no model, and for one whose ranks run elsewhere. A stage that section `launch` does
+    not start uses the GPUs of one sampler.
+    """
+    params = _params(root)
+    # A filter without agreement loads no model, and would only block a GPU for others.
+    if not about(stage).runs_model(params):
+        return 0
+    if LAUNCHED in command:
+        launch = read_launch(root)
+        return launch.gpus_per_node if launch and launch.is_here else 0
+    return (params.get("sampler") or {}).get("tensor_parallel") or 1
+
+
+def _params(root: Path) -> Mapping[str, Any]:
+    path = root / "params.yaml"
+    return (load_yaml(path.read_bytes()) if path.exists() else None) or {}

@@ -12,26 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.output import aligned
-from pipelines.planning.plan import (
-    PictureStage,
-    Plan,
-    PlanRequest,
-    StagePlan,
-    has_only_pictures,
-    make_picture_plan,
-    make_plan,
-    recipe_params,
-)
+from pipelines.planning.plan import Plan, PlanRequest, StagePlan, make_plan
 from pipelines.planning.sizes import GPUS, NUMBER_BYTES, named_shape
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed
+from pipelines.planning.work import ResponseLengths, Sampling, Training
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
-from stages.foundations.stage import ResponseLengths, Sampling, Training
 
 
 def plan(
     recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, or a parameter file (.yaml)")] = "",
-    gpu: Annotated[str, typer.Option(help="A100, H100, H200, H20, L40S, ...; cpu measures this machine")] = "cpu",
+    gpu: Annotated[str, typer.Option(help="A100, H100, H200, H20, L40S, ...; cpu: times of earlier runs")] = "cpu",
     gpus: Annotated[int, typer.Option(min=1, help="GPUs that train")] = 1,
     replicas: Annotated[int, typer.Option(min=1, help="samplers that work in parallel")] = 1,
     price: Annotated[float | None, typer.Option(min=0, help="price of a GPU-hour (default: 2, an assumption)")] = None,
@@ -79,11 +70,7 @@ def plan(
             bandwidth_share,
         )
         _refuse_gpu_options(question)
-        params = recipe_params(PROJECT, recipe)
-        if has_only_pictures(PROJECT, params):
-            made = make_picture_plan(PROJECT, recipe, params, question)
-        else:
-            made = make_plan(PROJECT, recipe, question)
+        made = make_plan(PROJECT, recipe, question)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
@@ -108,15 +95,15 @@ def as_dict(made: Plan) -> dict[str, Any]:
     shape = made.shape
     return {
         "recipe": made.recipe,
-        **({"model": {"name": shape.name, "parameters": shape.parameters}} if shape else {}),
+        "model": {"name": shape.name, "parameters": shape.parameters},
         "device": made.device,
         "gpus": made.gpus,
         "hours": made.hours,
         "cost": made.cost,
-        "stages": [_stage_dict(stage) if shape else _picture_dict(stage) for stage in made.stages],
+        "stages": [_stage_dict(stage) for stage in made.stages],
         "problems": made.problems,
         "assumptions": made.assumptions,
-        **({"not_counted": made.not_counted} if shape else {}),
+        "not_counted": made.not_counted,
     }
 
 
@@ -136,30 +123,16 @@ def _stage_dict(stage: StagePlan) -> dict[str, Any]:
     }
 
 
-def _picture_dict(stage: PictureStage) -> dict[str, Any]:
-    return {
-        "name": stage.name,
-        "trained_parameters": stage.work.trained,
-        "held_parameters": stage.work.held,
-        "memory_bytes": stage.memory_bytes,
-        "flops": stage.flops,
-        "seconds": stage.seconds,
-    }
-
-
 def lines_of(made: Plan) -> list[str]:
     """Returns a table for people; stages that only read and write tables share one line."""
-    if made.shape:
-        heads = ["stage", "weights", "gradients", "optimizer", "activations", "KV cache", "trained", "drawn"]
-        rows = [_row(stage) for stage in made.stages if stage.training or stage.sampling]
-        tables = [stage for stage in made.stages if not (stage.training or stage.sampling)]
-        seconds = sum(stage.seconds for stage in tables)
-        rows.append([f"{len(tables)} table stages", *[""] * 8, _time(seconds) if seconds else "not counted"])
-        model = f": {made.shape.name}, {_short(made.shape.parameters)} parameters"
-    else:
-        heads, model = ["stage", "trained", "held", "weights", "gradients", "optimizer"], ""
-        rows = [_picture_row(stage) for stage in made.stages]
-    rows.append(["in all, at least", *[""] * len(heads), _time(made.hours * 3600)])
+    heads = ["stage", "weights", "gradients", "optimizer", "activations", "KV cache", "trained", "drawn"]
+    rows = [_row(stage) for stage in made.stages if stage.training or stage.sampling]
+    tables = [stage for stage in made.stages if not (stage.training or stage.sampling)]
+    seconds = sum(stage.seconds or 0.0 for stage in tables)
+    rows.append([f"{len(tables)} table stages", *[""] * 8, _time(seconds) if seconds else "not counted"])
+    model = f": {made.shape.name}, {_short(made.shape.parameters)} parameters"
+    # Without a time of any stage a sum would read as "no time at all".
+    rows.append(["in all, at least", *[""] * len(heads), _time(made.hours * 3600) if made.hours else "not known"])
     device = f"{made.gpus} x {made.device}" if made.gpus > 1 else made.device
     lines = [
         f"{made.recipe} on {device}{model}; memory in GB a device",
@@ -185,17 +158,7 @@ def _row(stage: StagePlan) -> list[str]:
         _short(stage.trained_tokens) if stage.trained_tokens else "",
         _short(stage.drawn_tokens) if stage.drawn_tokens else "",
         f"{stage.flops:.1e}",
-        _time(stage.seconds),
-    ]
-
-
-def _picture_row(stage: PictureStage) -> list[str]:
-    return [
-        stage.name,
-        *(f"{count / 1e6:,.1f}M" if count else "" for count in (stage.work.trained, stage.work.held)),
-        *(f"{value / 1e9:.2f}" if value else "" for value in stage.memory_bytes.values()),
-        f"{stage.flops:.1e}",
-        _time(stage.seconds),
+        "not known" if stage.seconds is None else _time(stage.seconds),
     ]
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.planning.sizes import GIB, NUMBER_BYTES, Gpu, Shape
+from pipelines.planning.work import SideBySide, Work
 from stages.engines.trainers.params import BUCKET_ELEMENTS, CHUNK_TOKENS
-from stages.foundations.stage import SideBySide, Work
 
 CONTEXT_BYTES = 1.0 * GIB
 """The CUDA context and the libraries' workspaces on each GPU; an assumption."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stages.base.stage import FolderBase, GgufPackageBase, HubBase, RandomBase
 from stages.foundations.errors import UserError
-from stages.foundations.stage import ModelSizes
 
 GIB = 2**30
 
@@ -63,7 +63,7 @@ def find_gpu(name: str) -> Gpu:
     """Returns the GPU of that name. UserError lists the GPUs of the table."""
     found = GPUS.get(name.upper().replace("-", "").replace(" ", ""))
     if found is None:
-        raise UserError(f"no GPU {name!r} in the table: there are {', '.join(GPUS)}, and `cpu`, which is measured")
+        raise UserError(f"no GPU {name!r} in the table: there are {', '.join(GPUS)}, and `cpu`, this machine")
     return found
 
 
@@ -149,16 +149,34 @@ PUBLISHED = {
 }
 
 
-def shape_of(sizes: ModelSizes, root: Path) -> Shape:
-    """Returns the policy that the recipe starts from. UserError says what to pass if its sizes need a download."""
-    match sizes.config:
-        case None:
-            shape = named_shape(sizes.name)
-            return replace(shape, max_positions=sizes.positions) if sizes.positions else shape
-        case Path() as path:
-            return read_config(root / path)
-        case config:
-            return replace(_shape(sizes.name, config), is_untrained=sizes.is_untrained)
+def shape_of(base: Any, root: Path) -> Shape:
+    """Returns the policy that section `base` makes. UserError says what to pass if its sizes need a download."""
+    match base:
+        case RandomBase():
+            from stages.base.corpora import CORPORA
+            from stages.engines.new_tokenizers import byte_level_tokenizer
+
+            # vocabulary_size is an upper limit; training the tokenizer here takes a tenth of a second.
+            tokenizer = byte_level_tokenizer(CORPORA[base.corpus](base.corpus_rows), base.vocabulary_size)
+            config = {
+                "hidden_size": base.hidden_size,
+                "num_hidden_layers": base.layers,
+                "num_attention_heads": base.heads,
+                "intermediate_size": base.feed_forward_size,
+                "vocab_size": tokenizer.get_vocab_size(),
+                "max_position_embeddings": base.max_position_tokens,
+                # As in `random_policy`: the embedding counts once.
+                "tie_word_embeddings": True,
+            }
+            return replace(_shape("random Llama", config), is_untrained=True)
+        case FolderBase(path=path):
+            return read_config(root / path / "config.json")
+        case HubBase(repository=repository, config=config):
+            shape, positions = named_shape(repository.rpartition("/")[2]), (config or {}).get("max_position_embeddings")
+            return replace(shape, max_positions=positions) if positions else shape
+        case GgufPackageBase(member=member):
+            return named_shape(Path(member).name)
+    raise TypeError(f"{type(base)} is no section `base`")
 
 
 def named_shape(name: str) -> Shape:

@@ -1,4 +1,4 @@
-"""Seconds of a recipe's stages, computed from their FLOPs: on GPUs by data sheets, on this CPU by the probe.
+"""Seconds of a recipe's stages on GPUs, computed from their FLOPs and from data sheets.
 
 FLOPs. Only matrix products are counted, with two FLOPs for a multiplication and its addition. That is 2 per weight and
 token forward and twice that backward (Kaplan et al., arXiv 2001.08361, section 2.1). Attention counts its causal half.
@@ -8,24 +8,16 @@ GPUs. Training at a share of peak FLOP/s (MFU, Chowdhery et al., arXiv 2204.0231
 (Pope et al., arXiv 2211.05102, section 2): a step reads all weights, keys and values once, and multiplies. It takes the
 longer of the two times. Not counted: launches and Python between kernels, which dominate below about a billion
 parameters; communication beyond what the share of the peak includes; the optimizer's arithmetic; saving weights.
-
-CPU. Each figure of the probe, multiplied by how often the recipe repeats that work.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from pipelines.planning.sizes import NUMBER_BYTES, Gpu, Shape
-from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training
-
-if TYPE_CHECKING:
-    from pipelines.planning.probe import CpuProbe
-
+from pipelines.planning.work import ResponseLengths, Sampling, SideBySide, Training
 
 HEAD_PRODUCTS = 4
 """The head's logits are computed, and again in the backward pass, where their two gradients are computed."""
@@ -93,9 +85,6 @@ class GpuSpeed:
         """The GPUs of a stage that samples and trains side by side."""
         return replace(self, training_gpus=own.trainer_ranks, replicas=own.replicas) if own else self
 
-    def together_seconds(self, own: SideBySide, training: float, sampling: float) -> float:
-        return own.seconds(training, sampling)
-
     def training_seconds(self, shape: Shape, work: Training) -> float:
         """Without updates: the optimizer reads and writes its state once, which is negligible beside the passes."""
         peak = self.gpu.flops(self.trainer_dtype) * self.training_gpus * self.mfu
@@ -145,66 +134,3 @@ def _emptying_seconds(lengths: ResponseLengths, rows: float, step_seconds: Calla
             break
         seconds += width * step_seconds(max(1.0, open_rows), tokens)
     return seconds
-
-
-@dataclass(frozen=True)
-class CpuSpeed:
-    """This machine; `lanes` batches are decoded at once (stages/engines/samplers/torch_sampler.py)."""
-
-    probe: CpuProbe
-    lanes: int
-    max_sequences: int
-    is_checkpointed: bool
-    threads: int = 1
-    """Of the trainer."""
-    replicas: int = 1
-    cores: int = os.cpu_count() or 1
-
-    def split(self, own: SideBySide | None) -> CpuSpeed:
-        """A stage that samples and trains side by side."""
-        return replace(self, replicas=own.replicas) if own else self
-
-    def together_seconds(self, own: SideBySide, training: float, sampling: float) -> float:
-        """With fewer cores than threads: as long as the cores need for all of the work."""
-        # Thread-seconds of both sides, as if every thread were busy all the time.
-        work = training * self.threads + sampling * self.lanes * self.replicas
-        return max(own.seconds(training, sampling), work / self.cores)
-
-    def training_seconds(self, shape: Shape, work: Training) -> float:
-        probe = self.probe
-        layer = probe.layer_training_token + (probe.layer_forward_token if self.is_checkpointed else 0.0)
-        meets_head = work.response_tokens / max(1.0, work.tokens)
-        of_critic = layer + probe.layer_forward_token if work.critic else 0.0
-        return (
-            work.tokens * shape.layers * (layer + of_critic)
-            + work.response_tokens * probe.head_training_token
-            + work.forward_tokens * (shape.layers * probe.layer_forward_token + meets_head * probe.head_forward_token)
-            + work.updates * (probe.update[work.kind] + (probe.update[work.critic] if work.critic else 0.0))
-        )
-
-    def step_seconds(self, shape: Shape, sequences: float) -> float:
-        """Seconds of one token for each of `sequences` in one lane."""
-        layer, head = self.probe.layer_step, self.probe.head_step
-        alone = shape.layers * (layer[0] + layer[1] * sequences) + head[0] + head[1] * sequences
-        return alone * self.probe.lane_slowdown
-
-    def sampling_seconds(self, shape: Shape, work: Sampling, kv_tokens: float) -> float:
-        """Each lane answers its share of a call's prompts, batch after batch, each until its longest response ends.
-
-        Where a new prompt replaces each ended one, only the last batch is emptied.
-        """
-        lanes = self.lanes * self.replicas
-        sequences, full = work.prompts * work.samples / lanes, 0.0
-        batches = max(1.0, sequences / max(1.0, self.max_sequences / self.lanes))
-        rows = sequences / batches
-        if work.in_flight is not None:
-            rows = min(work.in_flight * work.samples / lanes, self.max_sequences / self.lanes, sequences)
-            full = (sequences - rows) * work.lengths.mean / rows * self.step_seconds(shape, rows)
-            batches = 1.0
-        # The probe's context is used for all.
-        emptied = _emptying_seconds(work.lengths, rows, lambda rows, _: self.step_seconds(shape, rows))
-        read = work.prompts / lanes * work.read_for_prompt * shape.layers * self.probe.layer_forward_token
-        return work.calls * (batches * emptied + full + read)
-
-    def start_seconds(self, loads_policy: bool) -> float:
-        return self.probe.model_stage_start if loads_policy else self.probe.table_stage_start

@@ -219,8 +219,6 @@ class StageCost:
     """Sum over all executions of exactly this work."""
     gpus: int | None
     """GPUs that it computed on."""
-    is_mirrored: bool
-    """True where no execution of it is known, only its result."""
 
     @property
     def gpu_hours(self) -> float | None:
@@ -259,7 +257,6 @@ def _spent(step: ChainStep, run: Any, lines: Sequence[Mapping[str, Any]], commit
         is_dirty=None if dirty is None else dirty == "true",
         seconds=sum(line["seconds"] for line in lines) if lines else seconds,
         gpus=_gpus(step, tags),
-        is_mirrored=tags.get("mirrored") == "true",
     )
 
 
@@ -268,7 +265,7 @@ def _gpus(step: ChainStep, tags: Mapping[str, str]) -> int | None:
     params = step.entry.params
     if not about(step.entry.stage).runs_model(params):
         return 0
-    # A mirrored run was not executed here: the number of GPUs it saw is unknown.
+    # A stage from a cache was not executed here: the number of GPUs it saw is unknown.
     if not tags.get("gpus", "").isdecimal():
         return None
     seen = int(tags["gpus"])

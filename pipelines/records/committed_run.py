@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 
 from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
-from stages.foundations.dvc_lock import LOCK, LockedStage, with_numbers
+from stages.foundations.dvc_lock import LOCK, LockedStage
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.observe.git import file_at
@@ -51,7 +51,7 @@ def compare_with_committed(root: Path) -> list[str]:
 
 def _inputs(snapshot: LockSnapshot) -> dict[str, object]:
     def of(entry: LockedStage) -> object:
-        return entry.code, with_numbers(entry.params)
+        return entry.code, entry.params
 
     return {name: of(entry) for name, entry in snapshot.entries.items()}
 

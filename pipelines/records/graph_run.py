@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
 from pipelines.records.lock_snapshots import LockSnapshot, cached_object, snapshot_at, working_snapshot
-from pipelines.records.tracking_store import is_tracking_off, metric_name, mlflow_faults, open_store
+from pipelines.records.tracking_store import is_tracking_off, mlflow_faults, open_store
 from stages.foundations.dvc_lock import LockedStage, recorded_outs, stages_behind
 from stages.foundations.errors import UserError, without_password
 from stages.foundations.files import dvc_md5, load_yaml, stable_hash, write_json
@@ -32,7 +32,7 @@ from stages.foundations.machine import state_folder
 from stages.foundations.stage_graph import stages_of
 from stages.observe.git import ask_git
 from stages.observe.progress import say
-from stages.observe.tracking import read_ledger, recipe_name, tracking_uri
+from stages.observe.tracking import recipe_name, tracking_uri
 
 if TYPE_CHECKING:
     from stages.observe.mlflow_store import MlflowStore
@@ -110,7 +110,7 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
 
 
 def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
-    from pipelines.records.stage_runs import mirror_entries, remove_half_made
+    from pipelines.records.stage_runs import remove_half_made
 
     # `retrace mirror` holds the same lock. Two processes that search before they create would both create the run.
     with open(state / "mirror.lock", "w") as lock, mlflow_faults(REMEDY):
@@ -118,8 +118,6 @@ def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
         store = open_store()
         # No other process writes under this lock, so a half-made run belongs to a killed process.
         remove_half_made(store)
-        # Stage runs come first: the run of the graph adopts those that MLflow has.
-        mirror_entries(store, [working_snapshot(root)], read_ledger(state / "ledger.jsonl"))
         log_records(store, root, state, [record])
 
 
@@ -284,7 +282,7 @@ def _metrics(scores: list[dict[str, Any]], gains: list[dict[str, Any]]) -> Itera
     for kind in ("", "_low", "_high"):
         for what, name, one in rows:
             named = name if is_one else f"{one['benchmark']}/{name}"
-            yield metric_name(f"{what}{kind}/{named}"), one[kind[1:] or "value"]
+            yield f"{what}{kind}/{named}", one[kind[1:] or "value"]
 
 
 def _tags(snapshot: LockSnapshot, params: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
@@ -363,14 +361,14 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
 
 
 def _make(store: MlflowStore, root: Path, record: Mapping[str, Any], stages: list[Any]) -> str:
-    from pipelines.records.stage_runs import log_what_fits, whole_run
+    from pipelines.records.stage_runs import whole_run
 
     started = min([run.info.start_time for run in stages], default=record["ms"])
     ended = max([run.info.end_time or 0 for run in stages], default=record["ms"])
     message = {"ms": started, "name": record["name"], "params": record["params"], "inputs": {}}
     tags = {**record["tags"], "graph_run": record["key"]}
     with whole_run(store, message, tags) as run_id:
-        log_what_fits(store, run_id, [{"ms": ended, "step": 0, "values": record["metrics"]}])
+        store.log(run_id, [{"ms": ended, "step": 0, "values": record["metrics"]}])
         if record["result"]:
             store.client.log_dict(run_id, record["result"], "result.json")
         page = record["page"]

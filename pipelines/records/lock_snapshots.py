@@ -15,6 +15,7 @@ from typing import Any
 from stages.foundations.dvc_lock import LOCK, LockedStage, read_lock, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
+from stages.foundations.recorded_files import object_path
 from stages.foundations.stage import about
 from stages.observe.git import ask_git, file_at
 
@@ -98,17 +99,36 @@ def working_snapshot(root: Path, label: str = "working tree", project: Path | No
 
 
 def snapshot_at(root: Path, revision: str) -> LockSnapshot:
-    """Returns the record of a git revision. UserError when there is no such revision or it has no `dvc.lock`."""
+    """Returns the record of a git revision or of a DVC experiment. UserError when there is none, or no `dvc.lock`."""
     # An annotated tag is a separate object: `^{commit}` gives the commit it points to.
-    commit = ask_git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    commit = ask_git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") or _experiment(root, revision)
     if not commit:
         raise UserError(
-            f"{root} has no git revision {revision!r}: `git log --oneline` and `git tag` show what there is"
+            f"{root} has no git revision or DVC experiment {revision!r}: `git log --oneline`, `git tag` and "
+            "`dvc exp list --all-commits` show what there is"
         )
     text = file_at(root, commit, LOCK)
     if text is None:
         raise UserError(f"git revision {revision!r} has no dvc.lock: nothing had run there, or it was not committed")
     return LockSnapshot(f"git {revision}", root, None, False, commit, read_lock(text, revision), {})
+
+
+def _experiment(root: Path, name: str) -> str:
+    """Returns the commit of an experiment of `dvc exp run`, "" where none has the name. UserError for more than one.
+
+    DVC keeps it as refs/exps/<2 digits>/<38 digits>/<name>; the digits are the commit that the experiment started from.
+    """
+    lines = ask_git(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/exps").splitlines()
+    found = dict(reversed(line.split(" ")) for line in lines if line.split("/")[4:] == [name])
+    if len(found) > 1:
+        # DVC makes random names, but `--name` may repeat one at another commit. The present commit's comes first.
+        head = ask_git(root, "rev-parse", "HEAD")
+        here = found.get(f"refs/exps/{head[:2]}/{head[2:]}/{name}")
+        if here is None:
+            commits = ", ".join(commit[:12] for commit in found.values())
+            raise UserError(f"{len(found)} DVC experiments have the name {name!r}: use one of the commits {commits}")
+        return here
+    return next(iter(found.values()), "")
 
 
 def snapshots_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
@@ -159,4 +179,4 @@ def _cache_folder(root: Path) -> Path | None:
 def cached_object(root: Path, digest: str) -> Path | None:
     """Returns where DVC's cache of a project holds a file, or the list of a folder's files; None without a cache."""
     folder = _cache_folder(root)
-    return folder / "files" / "md5" / digest[:2] / digest[2:] if folder else None
+    return object_path(folder, digest) if folder else None

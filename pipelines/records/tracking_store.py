@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,11 +27,6 @@ def has_database() -> bool:
     """False where the local database was never created: opening the store would create an empty one."""
     uri = tracking_uri()
     return not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).exists()
-
-
-def metric_name(text: str) -> str:
-    """Replaces each character that MLflow rejects in a metric's name by `_`, and cuts the name to 250 characters."""
-    return re.sub(r"[^\w\-. /]", "_", text)[:250]
 
 
 def open_store() -> MlflowStore:

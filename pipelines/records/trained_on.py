@@ -9,11 +9,12 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 import pandas
-import pyarrow.parquet
 
 from pipelines.records.lock_snapshots import LockSnapshot
 from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.dvc_lock import LockedStage
+from stages.foundations.errors import UserError
+from stages.foundations.tables import open_table
 
 POLICIES, ROLLOUTS = "data/policies/", "data/rollouts/"
 
@@ -38,7 +39,7 @@ def trained_problems(snapshot: LockSnapshot, policy: str) -> frozenset[str] | No
         wanted += [dep for dep in entry.deps if dep.startswith(POLICIES)]
         try:
             found = _problems_of(snapshot, entry)
-        except pyarrow.ArrowInvalid:  # a broken file counts as missing
+        except UserError:  # a broken file counts as missing
             return None
         if found is None:
             return None
@@ -51,7 +52,7 @@ def _problems_of(snapshot: LockSnapshot, entry: LockedStage) -> set[str] | None:
     for out in entry.outs:
         rollouts = snapshot.file(out) if out.startswith(ROLLOUTS) else None
         if rollouts and _has(rollouts, "problem_id", "is_trained"):
-            rows = pandas.read_parquet(rollouts, columns=["problem_id", "is_trained"])
+            rows = _columns(rollouts, "problem_id", "is_trained")
             # Groups whose rewards are all equal are dropped before the update: their problems changed no weight.
             trained = set(rows.loc[rows["is_trained"], "problem_id"])
     texts: set[str] = set()
@@ -70,9 +71,15 @@ def _texts(table: Path, trained: set[str] | None) -> list[str]:
     # A table of texts has no problems in common with a benchmark.
     if not _has(table, "problem_id", "problem"):
         return []
-    rows = pandas.read_parquet(table, columns=["problem_id", "problem"])
+    rows = _columns(table, "problem_id", "problem")
     return list(rows["problem"] if trained is None else rows.loc[rows["problem_id"].isin(trained), "problem"])
 
 
+def _columns(table: Path, *columns: str) -> pandas.DataFrame:
+    with open_table(table) as file:
+        return file.read(columns).to_pandas()
+
+
 def _has(table: Path, *columns: str) -> bool:
-    return set(columns) <= set(pyarrow.parquet.read_schema(table).names)
+    with open_table(table) as file:
+        return set(columns) <= set(file.schema_arrow.names)

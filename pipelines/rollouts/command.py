@@ -84,17 +84,21 @@ def rollouts(
 
 def problems_by_id(root: Path) -> dict[str, tuple[str, str]]:
     """Returns problem and gold answer by id, from all existing tables that a round may train on."""
-    import pyarrow.parquet
+    from stages.foundations.tables import open_table
 
     problems: dict[str, tuple[str, str]] = {}
     for name, key in (("problems/train", "problem_id"), ("web/solutions", "candidate_id")):
         file = root / f"data/{name}.parquet"
         if file.is_file():
-            columns = pyarrow.parquet.read_schema(file).names
-            key = key if key in columns else "problem_id"
-            if {key, "problem", "answer"} <= set(columns):
-                table = pyarrow.parquet.read_table(file, columns=[key, "problem", "answer"])
-                problems |= {row[key]: (row["problem"], row["answer"]) for row in table.to_pylist()}
+            with open_table(file) as table:
+                columns = table.schema_arrow.names
+                key = key if key in columns else "problem_id"
+                rows = (
+                    table.read([key, "problem", "answer"]).to_pylist()
+                    if {key, "problem", "answer"} <= set(columns)
+                    else []
+                )
+            problems |= {row[key]: (row["problem"], row["answer"]) for row in rows}
     return problems
 
 
@@ -177,7 +181,7 @@ def write_page(
     pieces: dict[int, str] = {}
     group, last, rows = -1, None, 0
     try:
-        file = pyarrow.parquet.ParquetFile(table)
+        file = pyarrow.parquet.ParquetFile(table, page_checksum_verification=True)
         missing = [name for name in ROLLOUT.names if name not in file.schema_arrow.names]
         if missing:
             raise UserError(f"{table} is no table of rollouts: it has no column {', '.join(missing)}")

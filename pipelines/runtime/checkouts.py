@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Any
 
 from pipelines.runtime.process_group import dvc, environment, run_in_group
 from stages.foundations.errors import UserError
-from stages.foundations.files import load_yaml, sha256_of, stable_hash, write_text_atomically
+from stages.foundations.files import dump_yaml, load_yaml, sha256_of, stable_hash, write_text_atomically
 from stages.foundations.fingerprints import Memory, Project, stage_names, stage_roots
 from stages.foundations.machine import share_mirror
 from stages.observe.git import git, git_bytes
@@ -29,6 +30,7 @@ from stages.observe.tracking import tracking_uri
 
 # The code that stages run. `pipelines` starts stages and changes no result.
 CODE = ("dvc.yaml", "stages")
+LAST_LINES = 15
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def code_hashes(code: Code, targets: Iterable[str], params: Sequence[Mapping[str
             hashes = {"dvc.yaml": stable_hash(needed)}
             project = Project(folder, values, memory)
             for module in modules:
-                reach = project.reach(*stage_roots(module))
+                reach = project.reach(*stage_roots(folder, module))
                 hashes |= {f"{place} {name}": digest for (place, name), digest in reach.definitions.items()}
                 hashes |= {str(path.relative_to(folder)): sha256_of(path) for path in reach.others}
             found.append(hashes)
@@ -129,33 +131,41 @@ def _may_be_one(dep: str, out: str) -> bool:
 
 
 def cache_folder(root: Path) -> Path:
-    """Returns DVC's cache of the project, including the run cache."""
-    from dvc.repo import Repo
+    """Returns DVC's cache of the project, including the run cache; the default place if the configuration is broken."""
+    from dvc.config import Config, ConfigError
 
-    with Repo(str(root)) as repo:
-        return Path(repo.cache.local_cache_dir)
+    try:
+        configured = Config(str(root / ".dvc"))["cache"].get("dir")
+    except ConfigError:
+        configured = None
+    return Path(configured) if configured else root / ".dvc" / "cache"
 
 
 @contextmanager
-def checkout(code: Code, folder: Path, cache: Path, key: str, branch: str = "") -> Iterator[bool]:
+def checkout(
+    code: Code, folder: Path, key: str, params: Mapping[str, Any], recipe: str, branch: str = ""
+) -> Iterator[bool]:
     """The worktree of an attempt that may be resumed: the block fills a new one (True) or gets an earlier one (False).
 
-    `key` identifies the attempt. It is written last, so that an unfinished worktree of a killed process is made anew.
+    A new one has these parameters, of this recipe. `key` identifies the attempt. It is written last, so that an
+    unfinished worktree of a killed process is made anew.
     """
     stamp = folder / "state" / "checkout"
     if stamp.exists() and stamp.read_text() == key:
         yield False
         return
-    make_checkout(code, folder, cache, branch)
+    make_checkout(code, folder, branch)
+    write_text_atomically(folder / "params.yaml", dump_yaml(dict(params)))
+    write_text_atomically(folder / "state" / "recipe", recipe + "\n")
     yield True
     write_text_atomically(stamp, key)
 
 
-def make_checkout(code: Code, folder: Path, cache: Path | None, branch: str = "") -> None:
+def make_checkout(code: Code, folder: Path, branch: str = "", is_cache_shared: bool = True) -> None:
     """Creates a worktree in place of `folder`, on a new branch if one is named, with DVC set up by `share_dvc`.
 
     Changes of params.yaml do not count as uncommitted if there is no branch to commit them on: a run's parameters
-    are on record. Without a `cache` DVC has a new empty one and no remote: everything is computed there.
+    are on record. With its own cache, which is empty, DVC has no remote: everything is computed there.
     """
     remove_checkout(code.root, folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -165,9 +175,13 @@ def make_checkout(code: Code, folder: Path, cache: Path | None, branch: str = ""
         git(folder, "update-index", "--skip-worktree", "params.yaml")
     if code.is_with_changes:
         for name in _changed(code.root, code.commit, ["."]):
-            _copy_or_remove(code.root / name, folder / name)
-    if cache is not None:
-        share_dvc(code.root, folder, cache)
+            if (code.root / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(code.root / name, folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+    if is_cache_shared:
+        share_dvc(code.root, folder)
         return
     dvc_folder = folder / ".dvc"
     (dvc_folder / "config.local").write_text(
@@ -176,7 +190,7 @@ def make_checkout(code: Code, folder: Path, cache: Path | None, branch: str = ""
     share_mirror(code.root, folder)
 
 
-def share_dvc(root: Path, folder: Path, cache: Path) -> None:
+def share_dvc(root: Path, folder: Path) -> None:
     """Gives a worktree the project's cache, remotes and mirror, and separate bookkeeping for DVC.
 
     Remotes are written out for two reasons. Those of `dvc remote add --local` are in no commit. And a remote's relative
@@ -187,7 +201,7 @@ def share_dvc(root: Path, folder: Path, cache: Path) -> None:
     project = Config(str(root / ".dvc"))
     levels = [project.load_one(level) for level in ("repo", "local")]
     with Config(str(folder / ".dvc")).edit("local") as config:
-        config["cache"] = {"dir": str(cache)}
+        config["cache"] = {"dir": str(cache_folder(root))}
         config["core"] = {"site_cache_dir": str(folder / ".dvc" / "site")}
         for level in levels:
             for name, settings in level.get("remote", {}).items():
@@ -197,9 +211,19 @@ def share_dvc(root: Path, folder: Path, cache: Path) -> None:
     share_mirror(root, folder)
 
 
-def run_dvc(folder: Path, arguments: Sequence[str], on_line: Callable[[str], None], is_tracked: bool = True) -> int:
-    """Runs DVC in a worktree and returns its exit code; after an exception none of its processes is left."""
-    return run_in_group(dvc(*arguments), folder, on_line, env=worktree_environment(folder, is_tracked))
+def run_dvc(
+    folder: Path, arguments: Sequence[str], on_line: Callable[[str], object] = str, is_tracked: bool = True
+) -> tuple[int, str]:
+    """Runs DVC in a worktree; returns exit code and last lines. After an exception none of its processes is left."""
+    last: deque[str] = deque(maxlen=LAST_LINES)
+
+    def hear(line: str) -> None:
+        if line.strip():
+            last.append(line)
+        on_line(line)
+
+    code = run_in_group(dvc(*arguments), folder, hear, env=worktree_environment(folder, is_tracked))
+    return code, "\n".join(last)
 
 
 LEFT_OUT = ("RETRACE_STATE", "DVC_ROOT", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
@@ -213,14 +237,6 @@ def worktree_environment(folder: Path, is_tracked: bool = True) -> dict[str, str
     # Resolved here: in the worktree the default would be another database.
     tracking = {"MLFLOW_TRACKING_URI": tracking_uri()} if is_tracked else {"RETRACE_TRACKING": "off"}
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), **tracking}
-
-
-def _copy_or_remove(source: Path, goal: Path) -> None:
-    if source.is_file():
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, goal)
-    else:
-        goal.unlink(missing_ok=True)
 
 
 def remove_checkout(root: Path, folder: Path) -> None:

@@ -48,7 +48,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import ConcurrencyOptions, StateType
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
@@ -103,9 +103,11 @@ async def register(client: PrefectClient) -> None:
     for entry in load_yaml((PROJECT / "prefect.yaml").read_text())["deployments"]:
         await _register_deployment(client, entry)
     if visible_gpus():
-        limit = GlobalConcurrencyLimitCreate(name=LIMIT, limit=len(visible_gpus()))
-        # A user may have lowered the limit.
-        with suppress(ObjectAlreadyExists):
+        try:
+            # A user may have lowered the limit. Creating it again would be an error in the server's log.
+            await client.read_global_concurrency_limit_by_name(LIMIT)
+        except ObjectNotFound:
+            limit = GlobalConcurrencyLimitCreate(name=LIMIT, limit=len(visible_gpus()))
             await client.create_global_concurrency_limit(limit)
     if not await client.read_automations_by_name(AUTOMATION):
         await client.create_automation(heartbeat_automation())

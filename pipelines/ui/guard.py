@@ -44,8 +44,8 @@ def addresses(port: int) -> list[str]:
     return [f"http://{HOST}:{port}", f"http://localhost:{port}"]
 
 
-def refusal(headers: Iterable[tuple[bytes, bytes]], port: int) -> str:
-    """Returns why a request with these headers is rejected; "" when it is accepted."""
+def refusal(headers: Iterable[tuple[bytes, bytes]], port: int, method: str) -> str:
+    """Returns why a request with this method and these headers is rejected; "" when it is accepted."""
     ours, found = addresses(port), [(name, value.decode("latin-1")) for name, value in headers]
     hosts = [value for name, value in found if name == b"host"]
     if len(hosts) != 1 or f"http://{hosts[0]}" not in ours:
@@ -53,10 +53,12 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], port: int) -> str:
     elsewhere = f"Pages of other sites may not use this server. Open {ours[0]}."
     if any(value not in ours for name, value in found if name == b"origin"):
         return elsewhere
-    # Images or scripts that a page loads have no Origin. Following a link to this server is a navigation and allowed.
+    # Images or scripts that a page loads have no Origin. Following a link to this server is a navigation by GET, which
+    # changes nothing, and allowed. A form of another site is a navigation by POST.
     fetched = dict(found)
     is_foreign = fetched.get(b"sec-fetch-site") in ("same-site", "cross-site")
-    return elsewhere if is_foreign and fetched.get(b"sec-fetch-mode") != "navigate" else ""
+    follows_link = fetched.get(b"sec-fetch-mode") == "navigate" and method == "GET"
+    return elsewhere if is_foreign and not follows_link else ""
 
 
 def guarded(app: Any, port: int, entering: str, login: str = "") -> Any:
@@ -76,7 +78,8 @@ def guarded(app: Any, port: int, entering: str, login: str = "") -> Any:
     async def guard(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await app(scope, receive, send)
-        reason = refusal(scope["headers"], port)
+        # A websocket has no method, and no page of another site opens one by a link.
+        reason = refusal(scope["headers"], port, scope.get("method", ""))
         if scope["type"] == "websocket" and (reason or not is_known(scope)):
             return await send({"type": "websocket.close", "code": 1008, "reason": reason})
         if reason:

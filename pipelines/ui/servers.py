@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -48,8 +49,12 @@ from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.command import run_stage
 
 SECONDS_TO_START = 300.0
-LONGEST_LOG = 20 * 2**20
-"""Bytes. Prefect 3.7 logs a lock in SQLite ten times a minute (it tries again, and succeeds): 120 MB a day."""
+LONGEST_LOG = 5 * 2**20
+"""Bytes. A log and the part before it take twice that."""
+SERVER_LOGS = ("prefect", "mlflow")
+"""Logs whose errors are reported. The worker's log has the output of flows: their errors are on the runs' pages."""
+# Where Prefect, MLflow and uvicorn write a record's level: first, or after the time.
+ERROR = re.compile(rb"^[\d/:.,| \t-]*\b(?:ERROR|CRITICAL)\b[:| \t]*(.*)", re.MULTILINE)
 WORKER = ["-m", "pipelines.ui.deployments"]
 READY = "the deployments are registered, the worker starts"
 """Message of the worker when it is ready (deployments.py)."""
@@ -86,8 +91,11 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             wait_until_ready(started)
             keep_login(state, api, login)
             print_addresses(prefect_port, mlflow_port, experiment_id, login)
+            reports = [error_reports(log_path(state, name)) for name in SERVER_LOGS]
             while True:
                 time.sleep(1)
+                for report in filter(None, map(next, reports)):
+                    print(report, flush=True)
                 shorten_logs(state, started)
                 # A worker that never came up would only fail again: `require_alive` shows its lines.
                 if started["worker"].poll() is not None and is_ready():
@@ -213,7 +221,7 @@ def prefect_command(prefect_port: int) -> list[str]:
 
 def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subprocess.Popen:
     """Starts `python ARGUMENTS` under a supervisor, writing to state/logs/<name>.log; keeps the previous log."""
-    path = state_folder() / "logs" / f"{name}.log"
+    path = log_path(state_folder(), name)
     if path.exists():
         path.replace(path.with_name(f"{name}.before.log"))
     # Appending, so that it may be truncated while it is written.
@@ -229,13 +237,51 @@ def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subpr
         )
 
 
+def log_path(state: Path, name: str) -> Path:
+    return state / "logs" / f"{name}.log"
+
+
+def errors_in(log: Path, place: int = 0) -> tuple[list[str], int]:
+    """Returns the records of errors after byte `place`, without time and level, and where the next look begins.
+
+    An unfinished last line is left for the next look. A log that is shorter than `place` was cut: all of it is read.
+    """
+    with open(log, "rb") as file:
+        file.seek(place if place <= os.fstat(file.fileno()).st_size else 0)
+        lines = file.read()
+        complete = lines[: lines.rfind(b"\n") + 1]
+        place = file.tell() - len(lines) + len(complete)
+    return [text.decode(errors="replace") for text in ERROR.findall(complete)], place
+
+
+def error_reports(log: Path) -> Iterator[str]:
+    """Yields a sentence on the log's errors each time it is asked: at the first, and when their number has doubled.
+
+    In between "".
+    """
+    place, count, told = 0, 0, 0
+    while True:
+        errors, place = errors_in(log, place)
+        count += len(errors)
+        if errors and count >= 2 * told:
+            told = count
+            yield sentence_on(log, count, errors[-1])
+        else:
+            yield ""
+
+
+def sentence_on(log: Path, count: int, last: str) -> str:
+    """Returns what to say of the errors in a log."""
+    return f"{log} has {count} error{'s' if count > 1 else ''}, the last: {last[:120]}"
+
+
 def shorten_logs(state: Path, names: Iterable[str], longest: int = LONGEST_LOG) -> None:
     """Moves a log of more than `longest` bytes to <name>.before.log; its process continues to write.
 
     Lines that are written at this very moment are lost.
     """
     for name in names:
-        path = state / "logs" / f"{name}.log"
+        path = log_path(state, name)
         if path.stat().st_size <= longest:
             continue
         was_ready = is_ready()
@@ -282,7 +328,7 @@ def answers(address: str) -> bool:
 
 def is_ready() -> bool:
     """True if the worker has become ready; one that has not is not replaced when it ends."""
-    return READY in (state_folder() / "logs" / "worker.log").read_text(errors="replace")
+    return READY in log_path(state_folder(), "worker").read_text(errors="replace")
 
 
 def require_alive(started: Mapping[str, subprocess.Popen]) -> None:
@@ -293,7 +339,7 @@ def require_alive(started: Mapping[str, subprocess.Popen]) -> None:
 
 
 def last_lines(name: str, count: int = 15) -> str:
-    log = state_folder() / "logs" / f"{name}.log"
+    log = log_path(state_folder(), name)
     return "\n".join([*log.read_text(errors="replace").splitlines()[-count:], f"(all of it: {log})"])
 
 

@@ -1,7 +1,8 @@
 """Finds problems that a benchmark contains, verbatim or reworded, and near-duplicates within one set.
 
 Four rules, each of which a recipe can switch off (None or false):
-- exact: equal after `normalise_problem`;
+- exact: equal after `normalise_problem`, or whole sentences of the text, as where "Put your final answer in a box."
+  follows;
 - ngrams: shared word n-grams (GPT-3, arXiv 2005.14165, appendix C: 13 words; s1, arXiv 2501.19393: 8 words);
 - near_duplicates: Jaccard similarity of word shingles, candidates by MinHash (Broder 1997, datasketch);
 - templates: compares the wording without numbers and names. It finds changed numbers, names and wording, which n-grams
@@ -39,7 +40,7 @@ import hashlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -68,6 +69,9 @@ MOST_CANDIDATES = 2_000
 _DRAWING = re.compile(
     r"\[asy\](?:(?!\[asy\]).)*?\[/asy\]|\\begin\{tikzpicture\}(?:(?!\\begin\{tikz).)*?\\end\{tikzpicture\}", re.DOTALL
 )
+_SENTENCE_BORDER = re.compile(r"(?<=[.?!:;])[\"')\]}*$]*\s+|\n")
+FEWEST_CONTAINED_WORDS = 4
+"""Words of the shortest problem that is looked for inside a text."""
 _CAPITALS = re.compile(r"\b[A-Z]{5,}\b")
 """Shortest word that a problem can be about (`the letters of RADII`): shorter ones name points."""
 MOST_PAIRS = 50
@@ -184,6 +188,11 @@ class Contamination:
                 self._exact[text] = len(self._problems)
                 self._problems.append([])
             self._problems[self._exact[text]].append(benchmark)
+        self._lengths: dict[tuple[str, ...], set[int]] = defaultdict(set)
+        for words in map(str.split, self._exact if rules.exact else ()):
+            # Without a number or a sign the problem is a question that many texts end with.
+            if len(words) >= FEWEST_CONTAINED_WORDS and not all(map(str.isalpha, words)):
+                self._lengths[tuple(words[:FEWEST_CONTAINED_WORDS])].add(len(words))
         texts = [same[0].problem for same in self._problems]
         self._ngrams, self._ngram_counts = _ngram_index(texts, rules.ngrams)
         self._near = NearDuplicates(rules.near_duplicates) if rules.near_duplicates else None
@@ -202,6 +211,8 @@ class Contamination:
         if self._rules.exact and words and (same := self._exact.get(" ".join(words))) is not None:
             # The rules run from the surest to the least sure, and `setdefault` keeps the first that applies.
             hits[same] = ("exact", 1.0)
+        for index in self._whole_sentences(problem, words):
+            hits.setdefault(index, ("exact", 1.0))
         if self._rules.ngrams:
             for index, shared in self._shared_ngrams(problem, self._rules.ngrams):
                 hits.setdefault(index, ("ngrams", shared))
@@ -217,6 +228,21 @@ class Contamination:
             for index, (rule, overlap) in ranked
             for original in self._problems[index]
         ]
+
+    def _whole_sentences(self, problem: str, words: Sequence[str]) -> Iterator[int]:
+        """Finds the benchmark problems that are one or more whole sentences of a text."""
+        heads = zip(*(words[at:] for at in range(FEWEST_CONTAINED_WORDS)), strict=False)
+        if not any(head in self._lengths for head in heads):  # nearly all texts
+            return
+        words, borders = [], {0}
+        for piece in _SENTENCE_BORDER.split(problem):
+            words += problem_words(piece)
+            borders.add(len(words))
+        for start in sorted(borders):
+            for length in self._lengths.get(tuple(words[start : start + FEWEST_CONTAINED_WORDS]), ()):
+                end = start + length
+                if end in borders and (found := self._exact.get(" ".join(words[start:end]))) is not None:
+                    yield found
 
     def _shared_ngrams(self, problem: str, rule: NgramRule) -> list[tuple[int, float]]:
         ngrams = _ngrams(problem, rule.words)

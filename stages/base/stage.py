@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from stages.foundations.params import StrictParams
-from stages.foundations.stage import About, ModelSizes, Sections, Stage
+from stages.foundations.stage import About, Stage
 
 
 class FolderBase(StrictParams):
@@ -46,10 +45,11 @@ class RandomBase(StrictParams):
     """A Llama with random weights and a byte-level BPE tokenizer trained on generated problems."""
 
     kind: Literal["random"]
-    hidden_size: int = Field(ge=8)
-    layers: int = Field(ge=1)
+    # The upper limits are above every known model: beyond them torch ends in its allocator, or never.
+    hidden_size: int = Field(ge=8, le=2**16)
+    layers: int = Field(ge=1, le=2**10)
     heads: int = Field(ge=1)
-    feed_forward_size: int = Field(ge=8)
+    feed_forward_size: int = Field(ge=8, le=2**20)
     max_position_tokens: int = Field(ge=16)
     """Longest sequence that the policy supports."""
     initializer_range: float = Field(gt=0)
@@ -77,39 +77,9 @@ STAGE = Stage(
 )
 
 
-def _model(sections: Sections) -> ModelSizes:
-    match sections["base"]:
-        case RandomBase() as base:
-            from stages.base.corpora import CORPORA
-            from stages.engines.new_tokenizers import byte_level_tokenizer
-
-            # vocabulary_size is an upper limit; training the tokenizer here takes a tenth of a second.
-            tokenizer = byte_level_tokenizer(CORPORA[base.corpus](base.corpus_rows), base.vocabulary_size)
-            config = {
-                "hidden_size": base.hidden_size,
-                "num_hidden_layers": base.layers,
-                "num_attention_heads": base.heads,
-                "intermediate_size": base.feed_forward_size,
-                "vocab_size": tokenizer.get_vocab_size(),
-                "max_position_embeddings": base.max_position_tokens,
-                # As in `random_policy`: the planner must count the embedding once.
-                "tie_word_embeddings": True,
-            }
-            return ModelSizes("random Llama", config, is_untrained=True, policy="base")
-        case FolderBase(path=path):
-            return ModelSizes(path, Path(path, "config.json"), policy="base")
-        case HubBase(repository=repository, config=config):
-            positions = (config or {}).get("max_position_embeddings")
-            return ModelSizes(repository.rpartition("/")[2], policy="base", positions=positions)
-        case GgufPackageBase(member=member):
-            return ModelSizes(Path(member).name, policy="base")
-
-
 ABOUT = About(
     description="The base policy.",
     headline=("policy/parameters", "{:,.0f} parameters"),
-    model=_model,
     raw=lambda params: [params.get("base")],
     named_after=("policy",),
-    lane="Policies",
 )

@@ -10,19 +10,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.foundations.fingerprints import Project, stage_names
 from stages.foundations.job import Job
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import read_yaml
-from stages.foundations.stage_graph import make_shared_folders, read_definitions, require_names
+from stages.foundations.stage_graph import make_shared_folders, read_definitions, require_comparable, require_names
 
 
 def main(job: Job) -> None:
-    """Writes the fingerprints. UserError when a shell would read a name in the parameter file as more than a name."""
+    """Writes the fingerprints. UserError for a name that a shell would read as more than a name, and for a value whose
+    change DVC would not see.
+    """
     params = read_yaml(job.paths.params)
-    # DVC runs this stage before all others when params.yaml has changed, so a hostile name stops `dvc repro` here.
+    # DVC runs this stage before all others when params.yaml has changed, so what DVC cannot use stops `dvc repro` here.
     require_names(read_definitions(PROJECT / "dvc.yaml"), params)
+    try:
+        require_comparable(params)
+    except UserError as error:
+        raise UserError(f"{job.paths.params} is not usable:\n  {error}") from None
     # Later stages depend on folders that git and DVC do not keep when they are empty.
     make_shared_folders(PROJECT)
     write_fingerprints(PROJECT, params, job.paths.out)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +54,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import packed_bytes, packed_lines, require_sha256, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.machine import from_root
+from stages.foundations.packages import require_package
 from stages.foundations.params import ReasoningGymSource
 from stages.foundations.tables import DROPPED, PROBLEM, Funnel, write_table
 from stages.observe.progress import progress
@@ -282,12 +283,8 @@ def calculator_conversations(origin: CalculatorConversations) -> Iterator[dict[s
 
 def reasoning_gym_rows(name: str, origin: ReasoningGymSource) -> Iterator[dict[str, str | None]]:
     """Yields rows as the task generates them; the answer is None if the task has no unique answer."""
-    try:
-        import reasoning_gym
-    except ImportError:
-        raise UserError(
-            f"sources.{name}.from needs the package reasoning-gym: run `make repro` (set-up installs it)"
-        ) from None
+    require_package("reasoning_gym", f"sources.{name}.from.kind: reasoning_gym")
+    import reasoning_gym
 
     known = reasoning_gym.factory.DATASETS
     if origin.task not in known:
@@ -395,18 +392,17 @@ def _filled(text: str, name: str) -> str:
 
 
 def _scalar(value: Any, name: str) -> str:
-    """Returns a text or number as text; a whole float loses its `.0`, because some files write 27 as 27.0."""
+    """Returns a text or number as text; a whole number loses its `.0`, because some files write 27 as 27.0."""
     if isinstance(value, str):
         return value
-    if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
-            raise UnusableField(f"`{name}` is {value}, not a finite number")
-        # From 2**53 on, floats do not represent every integer: the value may differ from the intended one.
-        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     if isinstance(value, bool | int):
         return str(value)
-    if isinstance(value, Decimal) and value.is_finite():  # from Parquet: 2.00 is 2
-        # `:f` writes no exponent: answers are not written as 1E+3.
+    if isinstance(value, float | Decimal):
+        # By its text: the shortest decimal that is this float. Decimals come from Parquet.
+        value = Decimal(str(value))
+        if not value.is_finite():
+            raise UnusableField(f"`{name}` is {value}, not a finite number")
+        # `:f` writes no exponent: answers are not written as 1E+22.
         return str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}"
     if isinstance(value, bytes):  # from Parquet: some writers do not mark texts as texts
         try:
@@ -515,14 +511,38 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise UserError(f"{path} is not Parquet ({error}): correct `format` in its source") from None
     _require_different(table.column_names, path)
-    yield from table.to_pylist()
+    narrow = {field.name: field.type for field in table.schema if _holds_narrow_floats(field.type)}
+    for row in table.to_pylist():
+        yield row | {name: _shortest(row[name], kind) for name, kind in narrow.items()}
+
+
+def _holds_narrow_floats(kind: pyarrow.DataType) -> bool:
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind) or any(map(_holds_narrow_floats, inner))
+
+
+def _shortest(value: Any, kind: pyarrow.DataType) -> Any:
+    """Returns a value of a column, each 32-bit float in it as the float of its shortest decimal.
+
+    As a 64-bit float the 1234.56 of such a column is 1234.56005859375.
+    """
+    if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):
+        return value if value is None else float(str(kind.to_pandas_dtype()(value)))
+    if isinstance(value, dict):
+        return {name: _shortest(part, kind.field(name).type) for name, part in value.items()}
+    if isinstance(value, list) and kind.num_fields == 1:
+        return [_shortest(part, kind.field(0).type) for part in value]
+    return value
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)  # Python's limit of 131,072 characters is too small for some files
     try:
         # Strict, because otherwise a missing end quote would swallow the rest of the file.
-        reader = csv.DictReader(_csv_lines(path), strict=True)
+        lines = _csv_lines(path)
+        header = next(lines, "")
+        _require_commas(header, path)
+        reader = csv.DictReader(chain([header], lines), strict=True)
         _require_different(reader.fieldnames or [], path)
         for row in reader:
             if None in row or None in row.values():
@@ -531,6 +551,20 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                 yield row
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} is not CSV in UTF-8 ({error}): correct the file, or `format` in its source") from None
+
+
+def _require_commas(header: str, path: Path) -> None:
+    """UserError when another separator splits the header into columns and the comma does not."""
+
+    def columns(separator: str) -> int:
+        try:
+            return len(next(csv.reader([header], delimiter=separator, strict=True), []))
+        except csv.Error:  # a quote in the middle of a value, or a value that ends on a later line
+            return 0
+
+    other = max(";\t|", key=columns)
+    if columns(",") < 2 <= columns(other):
+        raise UserError(f"{path} separates its columns by {other!r}: write it with commas between them")
 
 
 def _csv_lines(path: Path) -> Iterator[str]:

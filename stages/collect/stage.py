@@ -331,9 +331,6 @@ ABOUT = About(
     headline=("rows/kept", "{:,.0f} problems"),
     raw=lambda params: [own.get("from") for name, own in params.items() if name.startswith("sources.")],
     sources="sources",
-    lane="Problems",
-    has_funnel=True,
-    tables={"problems/collected/*": "Problems of one source, unchanged."},
 )
 # A source's name becomes part of file names, of ids and of a stage's name in DVC.
 Name = re.compile(r"[a-z0-9][a-z0-9_]*")

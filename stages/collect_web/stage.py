@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from stages.foundations.params import StrictParams
-from stages.foundations.stage import About, FunnelStep, Stage
+from stages.foundations.stage import About, Stage
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -163,8 +163,4 @@ ABOUT = About(
     raw=lambda params: list((params.get("collect_web") or {}).get("sources", {}).values()),
     sources="collect_web.sources",
     file_kinds=("jsonl", "warc"),
-    lane="Web solutions",
-    has_funnel=True,
-    way=FunnelStep("From pages to trusted problems", "pages", first="pages collected"),
-    tables={"web/pages": "Web pages and documents, unchanged."},
 )

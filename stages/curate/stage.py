@@ -165,16 +165,6 @@ ABOUT = About(
     description="Gradable, deduplicated, decontaminated problems, split into train, validation and benchmarks.",
     headline=("rows/kept", "{:,.0f} problems"),
     contradictions=_contradictions,
-    lane="Problems",
-    has_funnel=True,
-    tables={
-        "problems/train": "Training problems: gradable, without duplicates and without benchmark problems.",
-        "problems/validation": "Problems for validation during training.",
-        "problems/benchmarks": "Problems for evaluation only.",
-        "problems/transforms": "Questions rewritten for an integer answer, with the original answer.",
-        "problems/difficulty": "Pass rates from another source.",
-    },
-    contamination="problems/contamination",
 )
 
 

@@ -29,7 +29,7 @@ from stages.demonstrate.stage import (
     RejectionSampledDemonstrations,
     WebDemonstrations,
 )
-from stages.engines.policies.tokenizers import load_tokenizer
+from stages.engines.policies.tokenizers import encode_response, load_tokenizer
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.verifier.judged_responses import Drawing, JudgedResponse, judged_responses
@@ -71,8 +71,8 @@ def main(job: Job) -> None:
         return ranks.broadcast(judged)
 
     def count_tokens(texts: list[str]) -> list[int]:
-        # Without special tokens: `max_response_tokens` does not count the end-of-sequence token.
-        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
+        # `max_response_tokens` does not count the token that ends a response.
+        return [len(encode_response(tokenizer, text)) - 1 for text in texts]
 
     attempt = job.attempt()
     with launched_ranks() as ranks, track(attempt) as run:

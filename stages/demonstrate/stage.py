@@ -11,7 +11,7 @@ from stages.engines.samplers.params import SamplerParams
 from stages.engines.turns import turn_contradictions
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
-from stages.foundations.stage import About, Lengths, ResponseLengths, Sampling, Sections, Stage, Work, unknown_sources
+from stages.foundations.stage import About, Sections, Stage, unknown_sources
 
 
 class WeightedDemonstrations(StrictParams):
@@ -133,34 +133,9 @@ def _runs_model(params: Mapping[str, Any]) -> bool:
     return any(source["kind"] == "rejection_sampled" for source in params["demonstrate"]["sources"])
 
 
-def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    """Returns the work of rejection sampling, as far as the number of its problems is known."""
-
-    def drawn(most: int) -> ResponseLengths:
-        return ResponseLengths(lengths.response_share * most, most)
-
-    sampled = [source for source in sections["demonstrate"].sources if source.kind == "rejection_sampled"]
-    unknown = "rejection sampling of an unknown number of problems (set max_problems of its source)"
-    return Work(
-        sampling=tuple(
-            Sampling(1, source.max_problems, source.samples, lengths.prompt, drawn(source.max_response_tokens))
-            for source in sampled
-            if source.max_problems
-        ),
-        not_counted=() if all(source.max_problems for source in sampled) else (unknown,),
-    )
-
-
 ABOUT = About(
     description="Rows for supervised fine-tuning: trusted web solutions, given solutions, correct responses.",
     headline=("rows/kept", "{:,.0f} demonstrations"),
     contradictions=_contradictions,
     runs_model=_runs_model,
-    work=_work,
-    lane="Policies",
-    has_funnel=True,
-    tables={
-        "demonstrations/train": "Rows of supervised fine-tuning.",
-        "demonstrations/validation": "Rows for the validation loss.",
-    },
 )

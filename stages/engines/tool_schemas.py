@@ -15,7 +15,6 @@ from stages.foundations.params import FunctionTool, MarkedCalls, ToolsEnvironmen
 _TEXT_TOOLS = {
     "calculator": ("expression", "Computes one operation of two whole numbers, such as 28*36."),
     "python": ("code", "Runs a Python program and returns what it prints."),
-    "search": ("query", "Returns the passages that match best."),
 }
 _TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean", "list": "array", "dict": "object"}
 _PYTHON_TYPES = {"integer": int, "number": int | float, "string": str, "boolean": bool, "array": list, "object": dict}

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 # frame of one of the two.
 
 
+def without_turns(prompt: PlainPrompt | ChatPrompt) -> PlainPrompt | ChatPrompt:
+    """Returns the prompt without its environment and forced end, for a sampler of responses of one turn."""
+    return prompt.model_copy(update={"environment": None, "forced_end": None})
+
+
 def with_turns(sampler: Sampler, prompt: PlainPrompt | ChatPrompt | None, policy_folder: Path) -> Sampler:
     """Returns a sampler that asks the environment of `prompt` or forces thoughts to end; without both `sampler`."""
     environment, forced_end = prompt and prompt.environment, prompt and prompt.forced_end

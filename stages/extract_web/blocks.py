@@ -60,6 +60,8 @@ class Page:
     """First block of a container -> the part that its markup names."""
     quoted: set[int] = field(default_factory=set)
     """Blocks inside a quotation."""
+    boxes_left_out: int = 0
+    """Boxes of HTML that are left out as site furniture."""
 
     def box(self, start: int, limit: int) -> int | None:
         """The end of the largest container that begins at `start`, has more than that block and ends by `limit`."""

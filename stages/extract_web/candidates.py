@@ -107,12 +107,9 @@ def judged(exercises: Sequence[Exercise]) -> list[Exercise]:
     return found
 
 
-def confidence(exercise: Exercise, precision: float | None = None) -> float:
-    """Returns a number between 0 and 1, two digits: the share of correct pairs among those with this rule and doubts.
-
-    `precision` is that of a source that is not a rule.
-    """
-    value = MEASURED.get(exercise.rule, UNMEASURED) if precision is None else precision
+def confidence(exercise: Exercise) -> float:
+    """Returns the share of correct pairs among those with this rule and doubts: from 0 to 1, two digits."""
+    value = MEASURED.get(exercise.rule, UNMEASURED)
     for doubt in exercise.doubts:
         value *= COSTS[doubt]
     return round(value, 2)

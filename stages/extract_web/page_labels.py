@@ -73,7 +73,9 @@ def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
     hidden: dict[int, int] = {}
     for index, (block, label) in enumerate(zip(page.blocks, labels, strict=True)):
         is_open = label is None or (label.part is Part.PROBLEM and label.rest)
-        end = page.box(index, len(page.blocks)) if block.kind == "toggle" and is_open else None
+        # The smallest box, because a larger one has the other summaries of its list too.
+        boxes = page.spans.get(index, ()) if block.kind == "toggle" and is_open else ()
+        end = next((end for end in boxes if end > index + 1), None)
         after = labels[end] if end and end < len(labels) else None
         if end and not any(labels[index + 1 : end]) and not (after and after.part in SOLVES):
             hidden[index] = end
@@ -406,7 +408,7 @@ def _extent(
         return max(opened, default=end)
     for i in range(index + 1, end):
         other = page.blocks[i]
-        is_boundary = other.kind == "heading" and (not block.level or other.level <= block.level)
+        is_boundary = other.level > 0 and (not block.level or other.level <= block.level)
         is_rule = other.kind == "rule" and (i > index + 1 or label.rest)  # right below a label it is decoration
         if is_rule or (is_boundary and not labels[i]):
             return i

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 from stages.extract_web.shards import extract
-from stages.extract_web.stage import ExtractWebParams, ModelMethod, PolicyModel
-from stages.foundations.errors import UserError
+from stages.extract_web.stage import ExtractWebParams
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
-from stages.foundations.params import chosen
 from stages.foundations.tables import CANDIDATE, DROPPED, write_table
 from stages.observe.tracking import track
 
@@ -19,27 +16,9 @@ def main(job: Job) -> None:
     """Reads the pages, writes candidates and dropped rows, metrics last; UserError when there is no page to read."""
     paths = job.paths
     params: ExtractWebParams = job.sections["extract_web"]
-    inputs, shown, sampler = {"pages": paths.pages}, params.model_dump(), None
-    if isinstance(params.method, ModelMethod) and isinstance(params.method.model, PolicyModel):
-        # Not an input of the graph, but one of this attempt: pieces that another policy made must not be used.
-        folder = inputs["policy"] = Path(params.method.model.folder)
-        if not folder.is_dir():
-            raise UserError(
-                f"extract_web.method.model.folder {folder} is no folder: give that of a policy in transformers' layout"
-            )
-        sampler = job.sections["sampler"]
-        # Only here, so that pieces of a run with rules alone do not depend on the sampler.
-        shown["sampler"] = sampler.model_dump()
-    attempt = job.attempt(shown, inputs)
+    attempt = job.attempt(params.model_dump(), {"pages": paths.pages})
     with track(attempt) as tracked:
-        with tracked.phase("rules"):
-            extracted = extract(paths.pages, params, attempt.pieces)
-        match chosen("extract_web.method", params.method):
-            case ModelMethod() as method:
-                from stages.extract_web.second_reading import read_again
-
-                with tracked.phase("model"):
-                    extracted = read_again(paths.pages, extracted, params, method, sampler, attempt.pieces)
+        extracted = extract(paths.pages, params, attempt.pieces)
         write_table(extracted.candidates, paths.candidates, CANDIDATE)
         write_table(extracted.drops, paths.dropped, DROPPED)
         write_metrics(paths.metrics, extracted.counts, {paths.headline: {"kept": "candidates/all"}})

@@ -187,8 +187,8 @@ def rows_of(shards: Sequence[Shard], schema: TableSchema) -> Iterator[dict[str, 
 
 
 def _common_key(params: ExtractWebParams) -> str:
-    # Without the engine, since both engines share results. Without the method, since a model reads after all shards.
-    values = params.model_dump(exclude={"engine", "method"})
+    # Without the engine, since both engines share results.
+    values = params.model_dump(exclude={"engine"})
     # The code of the pool too: its behaviour at a limit decides which pages are dropped.
     folders = (Path(__file__).parent, Path(pool.__file__).parent)
     code = [sha256_of(source) for folder in folders for source in sorted(folder.rglob("*.py"))]
@@ -296,11 +296,14 @@ def extract_table(
     candidates: list[dict[str, Any]] = []
     limits = WorkerLimits(params.page_memory_mib, params.page_timeout_seconds)
     whole = [row for row in records if not _missing(row)]
+    boxes_left_out = 0
     # One process, because the shards themselves run in parallel.
     outcomes = read_pages(whole, params.max_answer_characters, limits, processes=1)
     for page in records:
         missing = _missing(page)
-        found, reason, detail = ([], "row_malformed", f"no text in {missing}") if missing else next(outcomes)
+        unread = ([], "row_malformed", f"no text in {missing}", 0)
+        found, reason, detail, left_out = unread if missing else next(outcomes)
+        boxes_left_out += left_out
         for row in found:
             instructions = row.pop("instructions")
             if instructions and params.shared_instructions == "prepended":
@@ -313,6 +316,7 @@ def extract_table(
     kept = len(records) - len(funnel.dropped_frame())
     metrics = {
         **funnel.metrics(kept),
+        "pages/boxes_left_out": boxes_left_out,
         "candidates/low_confidence": len(doubtful),
         "candidates/all": len(candidates),
         "candidates/with_solution": sum(row["solution"] is not None for row in candidates),

@@ -14,10 +14,10 @@ from typing import Any
 
 import pandas
 
-from stages.algorithms.answers.decisions import Outcome, decide
+from stages.algorithms.answers.decisions import decide
 from stages.algorithms.answers.equivalence import exact_verdict
 from stages.algorithms.answers.extraction import extract_answer, is_prose
-from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.answers.verdicts import Judgement, Verdict
 from stages.algorithms.decontamination import BenchmarkProblem, Contamination, HitPairs, NearDuplicates
 from stages.algorithms.problem_text import normalise_problem
 from stages.engines.trainers.one_rank import launched_ranks
@@ -416,7 +416,7 @@ def copy_is_correct(row: Candidate) -> str | None:
     for formula in map(str.strip, _MATHS.findall(row.problem)):
         if not _PLAIN.fullmatch(formula):
             outcome = decide(row.answer, extract_answer(f"\\boxed{{{formula}}}"), require_marker=False)
-            if isinstance(outcome, Outcome) and outcome.verdict is Verdict.CORRECT:
+            if isinstance(outcome, Judgement) and outcome.verdict is Verdict.CORRECT:
                 return f"{formula[:80]} stands in the problem and equals {row.answer[:80]}"
     return None
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import load_yaml, stable_hash
@@ -61,19 +59,7 @@ def run_key(name: str, deps: Mapping[str, str], params: Mapping[str, Any]) -> st
     A stage knows it before it starts, and DVC writes the same name, hashes and parameters into `dvc.lock` at its end.
     The command is left out: it may contain paths of a machine.
     """
-    return stable_hash({"name": name, "deps": dict(deps), "params": with_numbers(params)})
-
-
-_NUMBER = re.compile(r"[-+]?\d+[eE][-+]?\d+")
-
-
-def with_numbers(value: Any) -> Any:
-    """DVC writes 5.0e-06 as `5e-06`, which is a number in its YAML 1.2 and a text in the YAML 1.1 of PyYAML."""
-    if isinstance(value, Mapping):
-        return {name: with_numbers(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [with_numbers(one) for one in value]
-    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+    return stable_hash({"name": name, "deps": dict(deps), "params": dict(params)})
 
 
 def read_lock(text: str | bytes | None, label: str) -> dict[str, LockedStage]:
@@ -81,7 +67,7 @@ def read_lock(text: str | bytes | None, label: str) -> dict[str, LockedStage]:
     try:
         content = load_yaml(text) if text else {}
         return {name: _entry(name, stage) for name, stage in (content or {}).get("stages", {}).items()}
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())  # YAML's reason has several lines
         raise UserError(
             f"the dvc.lock of {label} is not readable ({reason}): take it from git, or run `dvc repro`"
@@ -89,9 +75,17 @@ def read_lock(text: str | bytes | None, label: str) -> dict[str, LockedStage]:
 
 
 def lock_of(root: Path) -> dict[str, LockedStage]:
-    """`read_lock` for the file in a project's folder."""
-    path = root / LOCK
-    return read_lock(path.read_bytes() if path.exists() else None, str(root))
+    """`read_lock` for the file in a project's folder. While the file is unchanged, a process parses it once."""
+    try:
+        status = os.stat(root / LOCK)
+    except FileNotFoundError:
+        return {}
+    return dict(_lock_at(root, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
+@lru_cache(maxsize=4)
+def _lock_at(root: Path, *_signature: int) -> dict[str, LockedStage]:
+    return read_lock((root / LOCK).read_bytes(), str(root))
 
 
 def _entry(name: str, stage: Mapping[str, Any]) -> LockedStage:
@@ -107,6 +101,13 @@ def _entry(name: str, stage: Mapping[str, Any]) -> LockedStage:
         {item["path"]: item["md5"] for item in outs},
         {item["path"]: item.get("size", 0) for item in [*deps, *outs]},
     )
+
+
+def stages_on_record(entries: LockedStages, addresses: Iterable[str]) -> dict[str, LockedStage]:
+    """Returns the entries of these stages. DVC never removes an entry, and one of an earlier graph may have made the
+    same output.
+    """
+    return {name: entries[name] for name in addresses if name in entries}
 
 
 def recorded_outs(entries: LockedStages) -> dict[str, str]:

@@ -16,13 +16,20 @@ import math
 import os
 import shlex
 import shutil
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
+from ruamel.yaml.resolver import implicit_resolvers
 
 from stages.foundations.errors import UserError
 
@@ -214,46 +221,62 @@ def stable_hash(content: Any) -> str:
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """Returns the one document of `text`, None when it is empty.
+    """Returns the one document of `text` with DVC's meaning, None when it is empty.
 
-    yaml.YAMLError when it is not YAML, repeats a key, or nests more than `DEEPEST` lists and mappings.
+    DVC reads YAML 1.2, where `off` and `1:30` are text and `012` is the number 12.
+    ValueError in one line when it is not UTF-8, not YAML, repeats a key, has a number that Python does not convert, or
+    nests more than `DEEPEST` lists and mappings.
     """
+    text = text.decode("utf-8") if isinstance(text, bytes) else text
     depth = 0
-    # Events come without recursion. The document is built only when it is known to be shallow.
-    for event in yaml.parse(text, _Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise yaml.composer.ComposerError(
-                None, None, f"more than {DEEPEST} lists or mappings inside each other: remove some", event.start_mark
-            )
-    return yaml.load(text, _Loader)
+    try:
+        # Events come without recursion. The document is built only when it is known to be shallow.
+        for event in YAML(typ="safe").parse(text):
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if depth > DEEPEST:
+                line = event.start_mark.line + 1
+                raise ValueError(f"line {line}: more than {DEEPEST} lists or mappings inside each other: remove some")
+        # The same call as in dvc/utils/serialize/_yaml.py.
+        return YAML(typ="safe").load(text)
+    except DuplicateKeyError as error:
+        found = error.problem.partition(" with value ")[0]  # the rest has both values, which may be whole sections
+        raise ValueError(f"{_mark(error)}{found}: remove one") from None
+    except MarkedYAMLError as error:
+        raise ValueError(_mark(error) + ", ".join(filter(None, [error.context, error.problem]))) from None
+    except YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    except ValueError as error:
+        if "set_int_max_str_digits" in str(error):  # Python's advice is for programmers
+            raise ValueError(f"a number has more than {sys.get_int_max_str_digits()} digits: shorten it") from None
+        raise
+
+
+def _mark(error: MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
 
 
 DEEPEST = 100
 """Nesting depth of lists and mappings. libyaml's limit is the stack: 30,000 end the process without a message."""
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Rejects a key that a mapping has twice: PyYAML takes the last value, and DVC ends with a traceback."""
+def dump_yaml(content: Any, **style: Any) -> str:
+    """Returns YAML that readers of 1.1 (Kubernetes, SkyPilot, PyYAML) and of 1.2 (`load_yaml`, DVC) read as `content`.
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Called before the keys that `<<` names are merged in, which a mapping may override."""
-        # A mapping that others merge by `<<` comes here several times, the first time only with the keys written in it.
-        if not hasattr(node, "has_different_keys"):
-            seen: dict[tuple[str, str], yaml.Node] = {}
-            for key, _ in node.value:
-                if (
-                    isinstance(key, yaml.ScalarNode)
-                    and (first := seen.setdefault((key.tag, key.value), key)) is not key
-                ):
-                    raise yaml.constructor.ConstructorError(
-                        f"the key `{key.value}` is here",
-                        first.start_mark,
-                        "and here a second time: remove one",
-                        key.start_mark,
-                    )
-            node.has_different_keys = True  # merged in, the keys of `<<` may repeat those of the mapping
-        super().flatten_mapping(node)
+    `style` are arguments of `yaml.dump`. Keys keep their order.
+    """
+    return yaml.dump(content, Dumper=_dumper(), **{"sort_keys": False, **style})
+
+
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
+    """Returns a dumper that quotes texts such as `off`, as PyYAML does, and also `1e5` and `0o12`."""
+    forms = {first: list(known) for first, known in yaml.SafeDumper.yaml_implicit_resolvers.items()}
+    # The plain texts that YAML 1.2 reads as another value.
+    for versions, tag, form, beginnings in implicit_resolvers:
+        for first in beginnings if (1, 2) in versions else ():
+            forms.setdefault(first, []).append((tag, form))
+    return type("Dumper", (yaml.SafeDumper,), {"yaml_implicit_resolvers": forms})
 
 
 _GZIP_MAGIC = b"\x1f\x8b"

@@ -29,16 +29,17 @@ from typing import Any
 from stages.foundations.definitions import ALL, GUARD, Case, Definition, Source, read_source
 from stages.foundations.errors import UserError
 from stages.foundations.params import CUSTOM, custom_file, custom_files
+from stages.foundations.stage import WINGS, stage_folder, stage_package
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 LOCK, LIBRARY = "requirements.lock", "library "
-PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml", "ruamel": "ruamel-yaml"}
 """Packages whose names differ from the names of their modules."""
 # Files beside the sources that no stage reads. Every other file in such a folder counts.
 NO_CODE = {".py", ".pyc", ".md"}
-ABOUT = ("stages.foundations.stage", "about")
-"""A stage that reaches this function reads declarations of the graph's stages while it runs."""
+ASKS_OTHERS = {("stages.foundations.stage", "about"), ("stages.foundations.stage_graph", "stages_of")}
+"""A stage that reaches one of these reads the graph, or declarations of its stages, while it runs."""
 JOB = ("stages.foundations.job", "read_job")
 """Called by `python -m stages` on a stage's declaration."""
 OBSERVERS = "stages.observe"
@@ -54,12 +55,14 @@ Memory = dict[Path, Source]
 
 def stage_names(root: Path) -> list[str]:
     """Returns names of the packages under stages/ that can run, without `code` itself: it depends on every source."""
-    return sorted(run.parent.name for run in root.glob("stages/*/run.py") if run.parent.name != "code")
+    runs = [*root.glob("stages/*/run.py"), *(run for wing in WINGS for run in root.glob(f"stages/{wing}/*/run.py"))]
+    return sorted(run.parent.name for run in runs if run.parent.name != "code")
 
 
-def stage_roots(stage: str) -> tuple[Address, ...]:
+def stage_roots(root: Path, stage: str) -> tuple[Address, ...]:
     """Returns the definitions that a run of a stage starts from: its `main` and its declaration."""
-    return (f"stages.{stage}.run", "main"), (f"stages.{stage}.stage", "STAGE"), JOB
+    package = stage_package(root, stage)
+    return (f"{package}.run", "main"), (f"{package}.stage", "STAGE"), JOB
 
 
 def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
@@ -71,9 +74,9 @@ def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> di
     hashes = {"dvc.yaml": _sha256(repr(stages).encode())}
     # A whole file counts here: the pages read fields of ABOUT that no name in their code shows.
     for name in {stage.name for stage in stages}:
-        file = root / "stages" / name / "stage.py"
+        file = stage_folder(root, name) / "stage.py"
         if file.is_file():
-            memory[file] = memory.get(file) or read_source(file, f"stages.{name}")
+            memory[file] = memory.get(file) or read_source(file, stage_package(root, name))
             hashes[file.relative_to(root).as_posix()] = memory[file].sha256
     return hashes
 
@@ -110,7 +113,7 @@ class Reach:
         return module.rpartition(".")[2] if name in (ALL, GUARD) else name
 
     def where(self, name: str) -> str:
-        """`stages/sft/loop.py: run` for a name in the fingerprint; only the name where it is not a definition."""
+        """`stages/sft/run.py: run` for a name in the fingerprint; only the name where it is not a definition."""
         files = {self.files[one[0]].as_posix() for one in self.definitions if self.name(one) == name}
         return f"{', '.join(sorted(files))}: {name}" if files else name
 
@@ -142,8 +145,8 @@ class Project:
 
         UserError when a source does not parse.
         """
-        reach = self.reach(*stage_roots(stage))
-        asks = ABOUT in reach.definitions
+        reach = self.reach(*stage_roots(self.root, stage))
+        asks = not ASKS_OTHERS.isdisjoint(reach.definitions)
         of_others = what_stages_say(self.root, self.params, self.memory) if asks else {}
         return reach.hashes() | of_others | self._custom_files(stage) | self._library_versions(reach)
 

@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from stages.foundations.dvc_lock import LOCK, read_lock, recorded_outs
+from stages.foundations.dvc_lock import lock_of, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, stable_hash
 from stages.foundations.machine import state_folder
@@ -154,9 +154,9 @@ def attempt_at(
     round: str | None = None,
 ) -> Attempt:
     """Hashes the inputs and makes the folder `state/scratch/<stage>-<first 16 digits of the hash>` if it is absent."""
-    # Inside `dvc repro` dvc.lock has the hashes of all outputs of earlier stages, so no large file is read twice.
-    lock, is_inside_dvc = Path(LOCK), "DVC_STAGE" in os.environ
-    recorded = recorded_outs(read_lock(lock.read_bytes(), "this folder")) if is_inside_dvc and lock.exists() else {}
+    # Inside `dvc repro` dvc.lock has the hashes of all outputs of earlier stages, which the files have
+    # (stages/observe/unchanged.py), so no large file is read twice.
+    recorded = recorded_outs(lock_of(Path.cwd())) if "DVC_STAGE" in os.environ else {}
     digests = {name: recorded.get(Path(path).as_posix()) or dvc_md5(Path(path)) for name, path in inputs.items()}
     # Including policy and round: two items of a stage may have equal settings and inputs, and must not share a
     # checkpoint.

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import yaml
-
 from stages.foundations.errors import UserError
-from stages.foundations.files import load_yaml
+from stages.foundations.files import dump_yaml, load_yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
+MAKER_VARIABLE = "RETRACE_MAKER"
+"""Environment variable with the address of the stage that runs (`respond@rl_1`): see stages/foundations/tables.py."""
 
 
 def state_folder() -> Path:
@@ -66,7 +66,7 @@ def mirror_folder(root: Path | None = None) -> Path | None:
     if settings.is_file():
         try:
             content = load_yaml(settings.read_text(encoding="utf-8")) or {}
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise UserError(f"{settings} is no YAML ({error}): it holds one line, `mirror: FOLDER`") from None
         if not isinstance(content, dict) or not isinstance(content.get("mirror"), str) or len(content) > 1:
             raise UserError(f"{settings} holds {content!r}, but it may only hold `mirror: FOLDER`")
@@ -86,7 +86,7 @@ def share_mirror(root: Path, folder: Path) -> None:
     """Gives another checkout the mirror of the project at `root`. Files of a mirror are checked by their hash."""
     mirror = mirror_folder(root)
     if mirror is not None:
-        (folder / FILE).write_text(yaml.safe_dump({"mirror": str(mirror)}), encoding="utf-8")
+        (folder / FILE).write_text(dump_yaml({"mirror": str(mirror)}), encoding="utf-8")
 
 
 def list_gpus(*variables: str) -> list[str]:

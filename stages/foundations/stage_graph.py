@@ -7,6 +7,7 @@ stage is left out where the section with its name is absent, and DVC gets the na
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from stages.foundations.params import CUSTOM, read_yaml
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")
 _ANYTHING = re.compile(r"\$\{([^}]*)\}")
-# No `-` in front: a command would take the name for a flag.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+# No `-` in front: a command would take the name for a flag. A file's name, with its ending, has at most 255 bytes.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+
+_JSON = str | int | float | None
 
 _ANY = "*"
 """Stands for any value of an item when paths of different stages are compared."""
@@ -107,9 +110,46 @@ def require_names(definitions: Definitions, params: Mapping[str, Any]) -> None:
                     raise _no_name(f"`{'.'.join(names) or first}` of {f'{name}@{key}' if key else name}", value)
 
 
+def require_comparable(params: Mapping[str, Any]) -> None:
+    """UserError for a key or a value whose change DVC would not see, or cannot record.
+
+    DVC compares the parameters of its run cache as JSON, and without the keys that its own records of files have
+    (treeverse/dvc#10296). After such a change a stage would get the result of the old value.
+    """
+    # DVC itself is asked, so that the installed version counts. Its import takes half a second.
+    from dvc.stage.cache import _get_cache_hash
+
+    @functools.cache
+    def is_seen(key: Any) -> bool:
+        return _get_cache_hash({"params": {key: 0}}) != _get_cache_hash({"params": {}})
+
+    found, known = [], set()
+    pending: list[tuple[tuple[Any, ...], Any]] = [((), params)]
+    while pending:
+        path, value = pending.pop()
+        where = ".".join(map(str, path)) or "the top level"
+        if isinstance(value, Mapping | list) and id(value) not in known:
+            known.add(id(value))  # an alias of YAML is the same object
+            named = value.items() if isinstance(value, Mapping) else enumerate(value)
+            pending += [((*path, key), one) for key, one in named]
+        if isinstance(value, Mapping):
+            if len(set(map(type, value))) > 1 or not all(isinstance(key, _JSON) for key in value):
+                keys = ", ".join(map(repr, value))[:200]
+                found.append(f"{where}: DVC cannot compare these keys together: {keys}. Write each as text, in quotes")
+            elif unseen := [key for key in value if not is_seen(key)]:
+                names = " and ".join(f"`{key}`" for key in unseen)
+                found.append(f"{where}: DVC does not compare values named {names}: choose other names")
+        elif not isinstance(value, list | _JSON):
+            kind = type(value).__name__
+            found.append(f"{where}: DVC cannot compare the {kind} {str(value)[:80]}: write it as text, in quotes")
+    if found:
+        raise UserError("\n  ".join(sorted(found)))
+
+
 def _no_name(where: str, value: Any) -> UserError:
     return UserError(
-        f"{where} is {str(value)[:200]!r}, which dvc.yaml would put into a shell command: use letters, digits, _ and -"
+        f"{where} is {str(value)[:200]!r}, which dvc.yaml would put into a shell command: use at most 100 letters, "
+        "digits, _ and -"
     )
 
 

@@ -1,10 +1,14 @@
-"""The tables that stages exchange: reading and writing Parquet, counting dropped rows, and all schemas."""
+"""The tables that stages exchange: reading and writing Parquet, counting dropped rows, and all schemas.
+
+A table names the stage that made it. Each of its pages has a checksum, which is verified when it is read.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +23,8 @@ import pyarrow.parquet
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_bytes_atomically
+from stages.foundations.machine import MAKER_VARIABLE
+from stages.foundations.recorded_files import MADE_BY, require_maker
 
 TEXT = pyarrow.string()
 
@@ -57,16 +63,41 @@ def parquet_errors_explained(path: Path) -> Iterator[None]:
         raise UserError(f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads") from None
     except PermissionError as error:
         raise UserError(f"{path} may not be read ({error}): give this user the right to read it") from None
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
+    # UnicodeDecodeError: a flipped bit in the name of a column, which no checksum covers.
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`") from None
 
 
+KIND = b"table"
+"""Key of a table's schema metadata with the name of its `TableSchema`; `MADE_BY` has the address of its stage."""
+
+
+@contextmanager
+def open_table(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
+    """Yields a Parquet file whose pages are compared with their checksums when they are read.
+
+    UserError when it is missing, is not Parquet or is damaged, here and in the block. UserError when it names another
+    stage than the one that makes this file by `dvc.lock`: the lock was merged wrongly, or the file copied.
+    A table without a name (of an earlier version, or of another program) is accepted.
+    """
+    with parquet_errors_explained(path), pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        require_maker(path)
+        yield file
+
+
 def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
-    """Returns the table at `path`; UserError when it is missing, is not Parquet, or lacks a column of the schema."""
-    with parquet_errors_explained(path):
-        table = pyarrow.parquet.read_table(path)
+    """Returns the table at `path`; UserError as `open_table`, and when it lacks a column of the schema."""
+    with open_table(path) as file:
+        table = file.read()
     schema = schema.with_those_of(table.column_names)
     missing = [name for name in schema.names if name not in table.column_names]
+    # `write_table` writes no other columns: this is an optional column whose name has lost a bit. Pages have checksums,
+    # names have none.
+    is_ours = (table.schema.metadata or {}).get(KIND) == schema.name.encode()
+    if more := [name for name in table.column_names if is_ours and name not in schema.names]:
+        raise UserError(
+            f"{path} has the columns {more}, which no {schema.name} table has: delete it and run `dvc repro`"
+        )
     if missing:
         raise UserError(f"{path} lacks the columns {missing} of a {schema.name} table; it has {table.column_names}")
     try:
@@ -78,7 +109,10 @@ def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
 
 
 def write_table(rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path, schema: TableSchema) -> None:
-    """Writes Parquet atomically; equal rows give equal bytes. Columns outside the schema raise ValueError."""
+    """Writes Parquet atomically, with the address of the stage that runs and a checksum of each page.
+
+    Equal rows of one stage give equal bytes. Columns outside the schema raise ValueError.
+    """
     frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(list(rows), columns=None)
     schema = schema.with_those_of(frame.columns)
     unknown = [str(name) for name in frame.columns if name not in schema.names]
@@ -92,9 +126,10 @@ def write_table(rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path
     else:
         table = pyarrow.Table.from_pandas(frame, schema=schema.arrow, preserve_index=False)
     # pandas writes its version and index into the metadata, but equal rows must give equal bytes.
-    table = table.replace_schema_metadata(None)
+    maker = os.environ.get(MAKER_VARIABLE)
+    table = table.replace_schema_metadata({KIND: schema.name} | ({MADE_BY: maker} if maker else {}))
     content = io.BytesIO()
-    pyarrow.parquet.write_table(table, content, compression="zstd")
+    pyarrow.parquet.write_table(table, content, compression="zstd", write_page_checksum=True)
     write_bytes_atomically(path, content.getvalue())
 
 
@@ -322,8 +357,8 @@ IMAGE = TableSchema(
 )
 """An image with its prompt, as PNG inside the table.
 
-`image_id` is the hash of the decoded pixels (stages/engines/images/shards.py), `file_sha256` that of the original file.
-`seed` is -1 if unknown: pandas would convert a column with nulls to floats and lose digits.
+`image_id` is the hash of the decoded pixels (stages/images/engines/pictures/shards.py), `file_sha256` that of the
+original file. `seed` is -1 if unknown: pandas would convert a column with nulls to floats and lose digits.
 """
 
 IMAGE_SCORE = TableSchema(

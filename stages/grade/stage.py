@@ -82,7 +82,6 @@ ABOUT = About(
     named_after=("policy",),
     score_keys=_score_keys,
     is_varied=True,
-    lane="Evaluation",
 )
 TRIALS = (
     "trials_mean",

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stages.foundations.errors import UserError, gpu_failure
+from stages.foundations.packages import missing_package
 from stages.observe.lifetime import DVC_STAGE, die_with_dvc
 
 # Threads that wait by spinning take the core from the process they wait for. With another job beside it on two cores,
@@ -64,10 +65,12 @@ def run_command(main: Callable[[], None]) -> None:
         code = end.code
         raise
     except Exception as error:
-        failure = storage_failure(error) or gpu_failure(error)
+        missing = missing_package(error)
+        failure = missing or storage_failure(error) or gpu_failure(error)
         if not failure:
             raise
         print(f"error: {failure}", file=sys.stderr)
+        code = 2 if missing else 1
     except KeyboardInterrupt:
         print("interrupted: the next run resumes from the last checkpoint", file=sys.stderr)
         # Shells report this for a program that Ctrl-C has ended: 128 plus the number of SIGINT.

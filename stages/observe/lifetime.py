@@ -40,18 +40,29 @@ def die_with_dvc() -> None:
     die_with_parent()
     if sys.platform != "linux" or DVC_STAGE not in os.environ:
         return
+    found = _dvc_process()
+    # The kernel already watches the parent itself.
+    if found and found[0] != os.getppid():
+        _die_with(found[0])
+
+
+def dvc_run() -> str:
+    """Returns a name of the `dvc repro` that runs this process, which no other has; "" where it is not known."""
+    found = _dvc_process() if DVC_STAGE in os.environ else None
+    return f"{found[0]} {found[1]}" if found else ""
+
+
+def _dvc_process() -> tuple[int, float] | None:
+    """Returns process id and start time (seconds) of the DVC that runs this command; None where it is not known."""
     import psutil  # imported here, because set-up uses this module before anything is installed
 
-    for distance, ancestor in enumerate(psutil.Process().parents()):
+    for ancestor in psutil.Process().parents():
         try:
-            is_command = DVC_STAGE in ancestor.environ()
+            if DVC_STAGE not in ancestor.environ():
+                return ancestor.pid, ancestor.create_time()
         except psutil.Error:  # another user's, or ended
-            return
-        if not is_command:
-            # The kernel already watches the parent itself, at distance 0.
-            if distance:
-                _die_with(ancestor.pid)
-            return
+            return None
+    return None
 
 
 def _die_with(pid: int) -> None:

@@ -2,29 +2,25 @@
 
 All runs are in the experiment `retrace`: runs of the graph, with stage runs below them. Stages do not load this module,
 because it imports MLflow.
+
+`LoggedRun` is the run of one log. A running stage, one that was killed, and a database that is filled again all use it.
 """
 
 from __future__ import annotations
 
 import fcntl
-import getpass
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import yaml
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
-from mlflow.exceptions import MlflowException
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
-from stages.foundations.files import load_yaml
-from stages.foundations.job import code_digest
-from stages.foundations.machine import list_gpus
-from stages.observe.git import ask_git
-from stages.observe.tracking import shown_name
+from stages.observe.tracking import end_of, metric_name, shown_name
 
 EXPERIMENT = "retrace"
 LONGEST_PARAM = 500  # characters; MLflow cuts longer ones (at 6000) and its table shows far fewer
@@ -32,14 +28,12 @@ LONGEST_PARAM = 500  # characters; MLflow cuts longer ones (at 6000) and its tab
 LONGEST_DIGEST = 36
 PARAMS_PER_REQUEST = 100
 POINTS_PER_REQUEST = 1000  # MLflow rejects more in one batch
-
-
-class Refused(Exception):
-    """MLflow understood the request and will never accept it."""
+SET_BY_MLFLOW = {"mlflow.runName", "mlflow.parentRunId"}
+"""Tags in the logs of earlier versions that belong to the run in the earlier database."""
 
 
 class MlflowStore:
-    """One tracking address. Failures other than `Refused` may be temporary: the caller keeps its data and retries."""
+    """One tracking address. Failures may be temporary: the caller keeps its data and tries again."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -56,94 +50,45 @@ class MlflowStore:
         artifacts = (database.parent / "mlartifacts").as_uri() if database else None
         return self.client.create_experiment(EXPERIMENT, artifact_location=artifacts)
 
-    def start(self, message: Mapping[str, Any], run_id: str) -> str:
-        """Continues `run_id` where MLflow has it, else creates a run; returns its id.
-
-        Parameters are written once, at creation: MLflow rejects another value later. An unknown run with the same start
-        comes from a delivery that was killed before it could record the id: it is completed.
-        """
-        with _refusals():
-            if run_id and self._continues(run_id, message["tags"]):
-                return run_id
-            if begun := self.run_begun(message["tags"]["stage_hash"], message["ms"]):
-                self._log_batch(begun, message)
-                return begun
-            source = {"mlflow.source.name": f"stages.{message['tags']['stage']}", "mlflow.source.type": "LOCAL"}
-            return self.create(message, {**message["tags"], **_git_tags(), **source, **_machine_tags(message["tags"])})
-
     def create(self, message: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         """Creates a run with these tags and the message's parameters and inputs; returns its id."""
         run = self.client.create_run(
             self.experiment_id, message["ms"], dict(tags), describe_name(message["name"], tags)
         )
-        self._log_batch(run.info.run_id, message)
+        self.describe(run.info.run_id, message)
         return run.info.run_id
 
-    def run_begun(self, stage_hash: str, ms: int) -> str:
-        """Id of the run with this stage hash that began at `ms`; "" for none."""
-        wanted = f"tags.stage_hash = '{stage_hash}' and attributes.start_time = {ms}"
-        runs = self.client.search_runs([self.experiment_id], wanted, max_results=1)
-        return runs[0].info.run_id if runs else ""
-
-    def _log_batch(self, run_id: str, message: Mapping[str, Any]) -> None:
+    def describe(self, run_id: str, message: Mapping[str, Any]) -> None:
         """Writes parameters and inputs; repeating it changes nothing."""
         self._write_params(run_id, message["params"])
         self._write_inputs(run_id, message["inputs"])
 
+    def run_begun(self, start: Mapping[str, Any]) -> Run | None:
+        """Returns the run of the log that begins with this `start`."""
+        wanted = f"tags.stage_hash = '{start['tags']['stage_hash']}' and attributes.start_time = {int(start['ms'])}"
+        runs = self.client.search_runs([self.experiment_id], wanted, max_results=1)
+        return runs[0] if runs else None
+
     def log(self, run_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Writes points; where MLflow rejects one, the others still arrive before `Refused` is raised."""
+        """Writes points."""
         points = [
-            Metric(shown_name(name), value, message["ms"], message["step"])
+            Metric(metric_name(shown_name(name)), value, message["ms"], message["step"])
             for message in messages
             for name, value in message["values"].items()
         ]
-        refused: list[str] = []
         for first in range(0, len(points), POINTS_PER_REQUEST):
-            batch = points[first : first + POINTS_PER_REQUEST]
-            try:
-                with _refusals():
-                    self.client.log_batch(run_id, metrics=batch)
-            except Refused:
-                refused += self._log_singly(run_id, batch)
-        if refused:
-            raise Refused("; ".join(refused))
-
-    def _log_singly(self, run_id: str, points: Sequence[Metric]) -> list[str]:
-        """Returns the rejected points, one line each."""
-        refused: list[str] = []
-        for point in points:
-            try:
-                with _refusals():
-                    self.client.log_batch(run_id, metrics=[point])
-            except Refused as error:
-                refused.append(f"{point.key}: {error}")
-        return refused
+            self.client.log_batch(run_id, metrics=points[first : first + POINTS_PER_REQUEST])
 
     def end(self, run_id: str, status: str, ms: int) -> None:
         """Closes the run as FINISHED, FAILED or KILLED at `ms` (since 1970)."""
-        with _refusals():
-            self.client.set_terminated(run_id, status, ms)
-
-    def _continues(self, run_id: str, tags: Mapping[str, str]) -> bool:
-        try:
-            run = self.client.get_run(run_id)
-        except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return False
-            raise
-        # The previous attempt has closed the run as KILLED or FAILED.
-        self.client.update_run(run_id, status="RUNNING")
-        if "lock_hash" in tags:  # a dependency that does not change the stage's hash may differ now
-            self.client.set_tag(run_id, "lock_hash", tags["lock_hash"])
-        self.client.set_tag(run_id, "attempts", str(int(run.data.tags.get("attempts", "1")) + 1))
-        return True
+        self.client.set_terminated(run_id, status, ms)
 
     def _write_params(self, run_id: str, params: Mapping[str, Any]) -> None:
         flat = dict(flatten(params))
         long = {name: value for name, value in flat.items() if len(value) > LONGEST_PARAM}
         if long:
             self.client.log_text(run_id, json.dumps(params, indent=2, default=str), "params.json")
-        short = [Param(name, "see params.json" if name in long else value) for name, value in flat.items()]
+        short = [Param(metric_name(name), "see params.json" if name in long else value) for name, value in flat.items()]
         for first in range(0, len(short), PARAMS_PER_REQUEST):
             self.client.log_batch(run_id, params=short[first : first + PARAMS_PER_REQUEST])
 
@@ -157,6 +102,76 @@ class MlflowStore:
         ]
         if datasets:
             self.client.log_inputs(run_id, datasets)
+
+
+class LoggedRun:
+    """The run of one log. Its messages may be sent again, in order from any one on, and change nothing then.
+
+    So nobody records what MLflow has. The run is found by the stage's hash and its first start, tags and status are
+    set, and MLflow keeps equal points once.
+    """
+
+    def __init__(self, store: MlflowStore) -> None:
+        self.store = store
+        self.run_id = ""
+        self._starts: dict[int, Mapping[str, Any]] = {}
+        self._surroundings: dict[str, str] = {}
+
+    def send(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Sends messages of the log; MLflow's errors when it cannot take them now."""
+        for kind, group in groupby(messages, itemgetter("kind")):
+            if kind == "values":
+                self.store.log(self.run_id, list(group))
+                continue
+            for message in group:
+                if kind == "start":
+                    self._start(message)
+                elif kind == "tags":
+                    self._surroundings |= {
+                        name: message["tags"][name] for name in message["tags"].keys() - SET_BY_MLFLOW
+                    }
+                    self._describe_attempt()
+                elif kind == "end":
+                    self.store.end(self.run_id, message["status"], message["ms"])
+
+    def _start(self, message: Mapping[str, Any]) -> None:
+        self._starts[message["ms"]] = message
+        first = next(iter(self._starts.values()))
+        found = self.store.run_begun(first)
+        run = found or self.store.client.create_run(self.store.experiment_id, first["ms"], first["tags"])
+        self.run_id = run.info.run_id
+        if message is first or not found:  # MLflow rejects another value of a parameter later
+            self.store.describe(self.run_id, first)
+        # The attempt before was closed as KILLED or FAILED.
+        self.store.client.update_run(self.run_id, status="RUNNING")
+        self._describe_attempt()
+
+    def _describe_attempt(self) -> None:
+        """Sets name and tags: those of the latest attempt."""
+        if not self.run_id:  # a log of an earlier version, which begins with its tags
+            return
+        latest = list(self._starts.values())[-1]
+        attempts = {"attempts": str(len(self._starts))} if len(self._starts) > 1 else {}
+        tags = {**latest["tags"], **self._surroundings, **attempts}
+        self.store.client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        self.store.client.update_run(self.run_id, name=describe_name(latest["name"], tags))
+
+
+def send_log(store: MlflowStore, messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Sends a whole log of no running stage; False when MLflow has its run to the end, or the log has no start."""
+    starts = {message["ms"]: message for message in messages if message["kind"] == "start"}
+    if not starts:
+        return False
+    end, run = end_of(messages), store.run_begun(next(iter(starts.values())))
+    # An attempt sets its number first and its status last.
+    whole = (end["status"], str(len(starts)))
+    if run and (run.info.status, run.data.tags.get("attempts", "1")) == whole:
+        return False
+    logged = LoggedRun(store)
+    logged.send([*messages, end])
+    if run is None:
+        store.client.set_tag(logged.run_id, "rebuilt", "true")
+    return True
 
 
 def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -187,17 +202,6 @@ def describe_name(name: str, tags: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except MlflowException as error:
-        # These two mean that the request is wrong. Other codes may be temporary: a locked database, a full server.
-        if error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
-            raise Refused(str(error)) from error
-        raise
-
-
-@contextmanager
 def _only_one_creates(uri: str) -> Iterator[None]:
     """Several processes that create a SQLite database at once leave it broken (MLflow 3.17: 1 of 6 got one)."""
     database = _sqlite_file(uri)
@@ -213,32 +217,3 @@ def _only_one_creates(uri: str) -> Iterator[None]:
 
 def _sqlite_file(uri: str) -> Path | None:
     return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
-
-
-def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns the user of the stage, its visible GPUs, its ranks, the hash of its code, and the seed of the run."""
-    machine = {
-        "mlflow.user": getpass.getuser(),
-        "gpus": str(len(list_gpus("CUDA_VISIBLE_DEVICES"))),
-        "ranks": os.environ.get("WORLD_SIZE", "1"),
-    }
-    machine |= {"code": digest} if (digest := code_digest(tags.get("stage", ""))) else {}
-    return machine | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})
-
-
-def _seed_of_the_run() -> str:
-    """Returns `seed` of the parameter file: a stage may have another one (grade's bootstrap), equal in all runs."""
-    try:
-        content = load_yaml(Path("params.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return ""
-    return str(content["seed"]) if isinstance(content, dict) and "seed" in content else ""
-
-
-def _git_tags() -> dict[str, str]:
-    """Returns the commit and whether tracked files differ; DVC's records change during a run and do not count."""
-    commit = ask_git(Path(), "rev-parse", "HEAD")
-    if not commit:  # no git, or no repository
-        return {}
-    changes = ask_git(Path(), "status", "--porcelain", "-uno", "--", ".", ":!dvc.lock", ":!data", ":!reports")
-    return {"git.commit": commit, "mlflow.source.git.commit": commit, "git.dirty": str(bool(changes)).lower()}

@@ -1,14 +1,8 @@
-"""Carries a stage's tracking log to MLflow, in a process beside the stage, and keeps the logs of finished runs.
+"""Sends the log of a running stage (tracking.py) to MLflow, in a process beside the stage.
 
-The log (tracking.py writes it) is a sequence of JSON lines: `start` opens or continues an MLflow run, `values`
-are points of curves, `end` closes the run. It is sent to the current tracking address. The address is not in the log,
-because it may contain a password. The delivered offset is stored beside it, so any later process can continue. When all
-is delivered and the run is finished, both files are removed. The stage's end is the end of standard input: if the log
-then lacks its `end`, the stage was killed.
-
-A finished log is kept as `state/runs/<start in ms>-<first 16 digits of the stage hash>.jsonl.gz`, so that another
-database can be filled from it. Its first line has the run's tags, then follows the log as the stage wrote it: about
-2 KB for each 100 points.
+In a thread of the stage, the import of MLflow would hold Python's lock for seconds, bring 180 MB, and end with a stage
+that is killed. This process outlives it for a moment, and closes its run. It keeps no record of what it has sent: a
+message may be sent any number of times (mlflow_store.py), so each one begins with the log's first line.
 
     python -m stages.observe.mlflow_uploader state/scratch/sft-0123456789abcdef
 """
@@ -16,147 +10,81 @@ database can be filled from it. Its first line has the run's tags, then follows 
 from __future__ import annotations
 
 import fcntl
-import gzip
+import getpass
 import json
 import logging
 import os
 import re
+import select
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stages.foundations.errors import without_password
-from stages.foundations.files import write_bytes_atomically, write_json
+from stages.foundations.files import load_yaml
+from stages.foundations.job import code_digest
+from stages.foundations.machine import list_gpus
 from stages.observe.command import end_at_once
+from stages.observe.git import ask_git
+from stages.observe.progress import say
 from stages.observe.quick_imports import quick_imports
-from stages.observe.tracking import LOG_NAME, TOTAL_SECONDS, json_lines, tracking_uri
+from stages.observe.tracking import LOCK_NAME, LOG_NAME, end_of, json_lines, tracking_uri
 
-with quick_imports():
-    from stages.observe.mlflow_store import POINTS_PER_REQUEST, MlflowStore, Refused
+if TYPE_CHECKING:
+    from stages.observe.mlflow_store import LoggedRun
 
 SECONDS_BETWEEN_DELIVERIES = 2.0
-# Short: a stage must not wait for a server that is down. The rest stays in the log for the next delivery.
+# Short: a stage must not wait for a server that is down. The rest stays in the log.
 SECONDS_OF_RETRIES_AT_THE_END = 10.0
+BYTES_PER_READ = 1 << 20
 # As in `(sqlite3.OperationalError) database is locked`.
 _OF_DATABASE = re.compile(r"\(\w+\.\w+\) ")
 
 
 class Delivery:
-    """The log of one scratch folder, and the part of it that MLflow has.
+    """An open log, and how far it was sent. The file stays open, so it may be put away meanwhile."""
 
-    If an earlier attempt delivered to another address, the whole log goes to the present one.
-    """
-
-    def __init__(self, scratch: Path) -> None:
-        self.log = scratch / LOG_NAME
-        self.state_file = scratch / "tracking_state.json"
-        self.state: dict[str, Any] = {"offset": 0, "run_id": "", "refused": 0}
-        if self.state_file.exists():
-            before = json.loads(self.state_file.read_text())
-            # This address may not have what another one received: it gets the log from the beginning.
-            if without_password(before.get("uri", "")) in ("", self._place()):
-                self.state |= before
-        self.store: MlflowStore | None = None
+    def __init__(self, log: BinaryIO) -> None:
+        self.log = log
+        self.offset = 0
+        self.run: LoggedRun | None = None
         self.error = ""
 
-    def deliver(self) -> bool:
-        """Delivers the log as far as it is written. False when MLflow could not be reached (`error` says why).
+    def deliver(self, is_over: bool) -> bool:
+        """Sends the lines since the last call. False when MLflow could not be reached (`error` says why).
 
-        If the log is gone, the delivery of an earlier attempt, which was still running, has delivered and stored it.
+        With `is_over` the stage has ended, and its run is closed: as KILLED if the stage wrote no `end`.
         """
-        if not self.log.exists():
-            return True
         try:
-            while batch := self._next_batch():
-                self._send(*batch)
-        except Refused as error:  # the same request would always be rejected
-            self._drop(batch, _first_line(error))
-            return self.deliver()
-        except Exception as error:  # MLflow, its database, the network: keep the lines, try again later
+            self.run = self.run or _connected_run()
+            while lines := self._complete_lines():
+                self.run.send(list(json_lines(lines)))
+                self.offset += sum(map(len, lines))
+            if is_over:
+                self.log.seek(0)
+                self.run.send([end_of(list(json_lines(self.log)))])
+        except Exception as error:  # MLflow, its database, the network: try again later
             self.error = f"{type(error).__name__}: {without_password(_first_line(error))}"
             return False
+        self.error = ""
         return True
 
-    def close_if_killed(self) -> None:
-        """Adds `end` with KILLED to the log of a killed stage; the next attempt continues the run."""
-        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
-        if lines and not any(line["kind"] == "end" for line in json_lines(lines[-1:])):
-            end = {"kind": "end", "status": "KILLED", "ms": int(time.time() * 1000)}
-            with open(self.log, "ab") as log:
-                # A stage that was killed may have left half a line.
-                log.write(b"\n" + json.dumps(end).encode() + b"\n")
+    def _complete_lines(self) -> list[bytes]:
+        self.log.seek(self.offset)
+        lines = self.log.readlines(BYTES_PER_READ)
+        # Half a line waits for its rest.
+        return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
 
-    def forget_if_done(self) -> None:
-        """Stores the log when nothing is left to deliver and no attempt will continue the run.
 
-        It is kept in state/runs/, from where `retrace mirror` can send it to another database.
-        """
-        if self.log.exists() and self.state["offset"] == self.log.stat().st_size and not self.state["run_id"]:
-            # The state folder: the log is in state/scratch/<attempt>/.
-            keep_log(self.log, self.log.parent.parent.parent, self._tags())
-            self.log.unlink()
-            self.state_file.unlink(missing_ok=True)
-
-    def _tags(self) -> dict[str, str]:
-        """Returns MLflow's tags of the run, including git's; none when they cannot be read."""
-        try:
-            store = self.store or MlflowStore(tracking_uri())
-            return dict(store.client.get_run(self.state["last_run_id"]).data.tags)
-        except Exception:  # the server has just gone away: the log has the stage's own tags
-            return {}
-
-    def _next_batch(self) -> tuple[list[dict[str, Any]], int] | None:
-        """Returns the lines of the next request, and the offset after them. Half a line waits for its rest."""
-        with open(self.log, "rb") as log:
-            log.seek(self.state["offset"])
-            end, batch, points = self.state["offset"], [], 0
-            for line in log:
-                message = next(json_lines([line]), None)
-                # Only points are sent in batches: `start` and `end` are separate requests.
-                if not line.endswith(b"\n") or (batch and (message or {}).get("kind") != "values"):
-                    break
-                end += len(line)
-                if message:
-                    batch.append(message)
-                    points += len(message.get("values", ()))
-                if points >= POINTS_PER_REQUEST or (batch and batch[0]["kind"] != "values"):
-                    break
-        return (batch, end) if end > self.state["offset"] else None
-
-    def _send(self, batch: list[dict[str, Any]], end: int) -> None:
-        if not batch:
-            return self._advance(end)
-        message = batch[0]
-        self.store = self.store or MlflowStore(tracking_uri())
-        if message["kind"] == "start":
-            run_id = self.store.start(message, self.state["run_id"])
-            return self._advance(end, run_id=run_id, uri=self._place())
-        if message["kind"] == "values":
-            self.store.log(self.state["run_id"], batch)
-            return self._advance(end)
-        ended = end_ms(json_lines(self.log.read_bytes()[:end].splitlines()))
-        self.store.end(self.state["run_id"], message["status"], ended)
-        # The next attempt at the same work continues a run that failed or was killed.
-        kept = "" if message["status"] == "FINISHED" else self.state["run_id"]
-        return self._advance(end, run_id=kept, last_run_id=self.state["run_id"])
-
-    @staticmethod
-    def _place() -> str:
-        """Returns the address without its password."""
-        return without_password(tracking_uri())
-
-    def _drop(self, batch: tuple[list[dict[str, Any]], int], reason: str) -> None:
-        self.error = f"MLflow rejects {batch[0][0]['kind']} of this run: {reason}"
-        self._advance(batch[1], refused=self.state["refused"] + len(batch[0]))
-
-    def _advance(self, offset: int, **changes: Any) -> None:
-        self.state |= {"offset": offset, **changes}
-        write_json(self.state_file, self.state)
+def _connected_run() -> LoggedRun:
+    # After the log has its tags: a stage that is killed during this import has them too.
+    with quick_imports():
+        from stages.observe.mlflow_store import LoggedRun, MlflowStore
+    return LoggedRun(MlflowStore(tracking_uri()))
 
 
 def _first_line(error: Exception) -> str:
@@ -170,97 +98,76 @@ def main(argv: list[str]) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; this process ends with the stage
         signal.signal(name, signal.SIG_IGN)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints the trace of every failed attempt
-    ended = _watch_stage()
-    with open(Path(argv[0]) / "tracking.lock", "w") as lock:
+    parent, folder = os.getppid(), Path(argv[0])
+    with open(folder / LOG_NAME, "rb") as log, open(folder / LOCK_NAME, "w") as lock:
+        start = [message for message in json_lines(log) if message["kind"] == "start"][-1]
+        with suppress(OSError), open(folder / LOG_NAME, "ab", buffering=0) as end:  # a full disk
+            end.write(b"\n" + json.dumps({"kind": "tags", "tags": surroundings(start)}).encode() + b"\n")
         fcntl.flock(lock, fcntl.LOCK_EX)  # an attempt before this one may still be retrying
-        return _follow(Delivery(Path(argv[0])), ended)
+        return follow(Delivery(log), parent)
 
 
-def _follow(delivery: Delivery, ended: threading.Event) -> int:
+def follow(delivery: Delivery, parent: int) -> int:
+    """Delivers until the stage has ended, and some seconds longer where MLflow does not answer."""
+    is_over = is_delivered = False
     # The first delivery comes at once: it opens the run, which users look for while the stage works.
-    while not ended.wait(SECONDS_BETWEEN_DELIVERIES if delivery.store else 0.01):
-        delivery.deliver()
-    with suppress(OSError):  # no room on the disk: the next attempt continues the run, or `retrace mirror` closes it
-        delivery.close_if_killed()
-    is_delivered, deadline = delivery.deliver(), time.monotonic() + SECONDS_OF_RETRIES_AT_THE_END
+    seconds = 0.0
+    while not is_over:
+        # Asked first, so that everything a dead stage wrote is read.
+        is_over = _has_ended(parent, seconds)
+        is_delivered = delivery.deliver(is_over)
+        if not seconds and not is_delivered:
+            say(f"WARNING: MLflow at {without_password(tracking_uri())} takes nothing yet: {delivery.error}")
+        seconds = SECONDS_BETWEEN_DELIVERIES
+    deadline = time.monotonic() + SECONDS_OF_RETRIES_AT_THE_END
     while not is_delivered and time.monotonic() < deadline:
         time.sleep(1.0)
-        is_delivered = delivery.deliver()
-    if is_delivered:
-        with suppress(OSError):  # as above: it stays where it is until it can be put away
-            delivery.forget_if_done()
-    is_complete = is_delivered and not delivery.state["refused"]
-    error = "" if is_complete else delivery.error or "some numbers were refused"
-    run_id = delivery.state["run_id"] or delivery.state.get("last_run_id", "")
-    experiment_id = delivery.store.experiment_id if delivery.store else ""
+        is_delivered = delivery.deliver(True)
+    run_id, store = (delivery.run.run_id, delivery.run.store) if delivery.run else ("", None)
+    report = {"run_id": run_id, "experiment_id": store.experiment_id if store else "", "error": delivery.error}
     try:
-        print(json.dumps({"run_id": run_id, "experiment_id": experiment_id, "error": error}), flush=True)
+        print(json.dumps(report), flush=True)
     except BrokenPipeError:  # the stage was killed; Python would try, and complain, once more when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1 if error else 0
+    return 1 if delivery.error else 0
 
 
-def _watch_stage() -> threading.Event:
-    """Sets the event when standard input ends, or the parent: a worker forked by the stage may keep the pipe open."""
-    ended, parent = threading.Event(), os.getppid()
-
-    def read_to_end() -> None:
-        sys.stdin.buffer.read()
-        ended.set()
-
-    def watch_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        ended.set()
-
-    for watch in (read_to_end, watch_parent):
-        threading.Thread(target=watch, daemon=True).start()
-    return ended
+def _has_ended(parent: int, seconds: float) -> bool:
+    """Waits that long, or until standard input ends. A worker forked by the stage may hold that open when it dies."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return bool(ready) or os.getppid() != parent
 
 
-def keep_log(log: Path, state: Path, tags: Mapping[str, str]) -> Path | None:
-    """Copies a finished log under `state/runs/`; None for a log without a start."""
-    lines = log.read_bytes().splitlines()
-    start = next((line for line in json_lines(lines) if line.get("kind") == "start"), None)
-    if start is None:
-        return None
-    place = state / "runs" / f"{start['ms']}-{start['tags']['stage_hash'][:16]}.jsonl.gz"
-    head = json.dumps({"kind": "tags", "tags": dict(tags) or start["tags"]}).encode()
-    # `mtime`: gzip would write the time, and a log that is kept twice must have equal bytes.
-    write_bytes_atomically(place, gzip.compress(b"\n".join([head, *lines]), mtime=0))
-    return place
+def surroundings(start: Mapping[str, Any]) -> dict[str, str]:
+    """Returns tags about where a stage runs: user, visible GPUs, ranks, hash of its code, seed of the run, and git."""
+    tags = {
+        "mlflow.source.name": f"stages.{start['tags']['stage']}",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.user": getpass.getuser(),
+        "gpus": str(len(list_gpus("CUDA_VISIBLE_DEVICES"))),
+        "ranks": os.environ.get("WORLD_SIZE", "1"),
+        "code": code_digest(start["tags"]["stage"]),
+        "seed": _seed_of_the_run() if "seed" in start["tags"] else "",
+    }
+    return {name: value for name, value in (tags | _git_tags()).items() if value}
 
 
-def kept_logs(state: Path) -> list[Path]:
-    """Returns the kept logs, oldest first; files with other names come last."""
-
-    def place_in_time(path: Path) -> tuple[bool, int, str]:
-        start = path.name.partition("-")[0]
-        return not start.isdecimal(), int(start) if start.isdecimal() else 0, path.name
-
-    return sorted((state / "runs").glob("*.jsonl.gz"), key=place_in_time)
-
-
-def read_log(place: Path) -> list[dict[str, Any]]:
-    """Returns the messages of a kept log, without truncated lines. OSError or EOFError when it is not a gzip file."""
-    return list(json_lines(gzip.decompress(place.read_bytes()).splitlines()))
+def _seed_of_the_run() -> str:
+    """Returns `seed` of the parameter file: a stage may have another one (grade's bootstrap), equal in all runs."""
+    try:
+        content = load_yaml(Path("params.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(content["seed"]) if isinstance(content, dict) and "seed" in content else ""
 
 
-def end_ms(messages: Iterable[Mapping[str, Any]]) -> int:
-    """Returns when the run of a log ended (ms since 1970): the start of its last attempt plus its measured seconds.
-
-    So a change of the clock during the run changes no duration, unlike the time of the log's `end`. An attempt that was
-    killed measured nothing: the time of its `end` counts, or its start where that is later. 0 for no attempt.
-    """
-    began, ended, seconds = 0, 0, None
-    for message in messages:
-        if message["kind"] == "start":
-            began, ended, seconds = message["ms"], message["ms"], None
-        elif message["kind"] == "values":
-            seconds = message["values"].get(TOTAL_SECONDS, seconds)
-        elif message["kind"] == "end":
-            ended = message["ms"]
-    return max(began, ended) if seconds is None else began + round(1000 * seconds)
+def _git_tags() -> dict[str, str]:
+    """Returns the commit and whether tracked files differ; DVC's records change during a run and do not count."""
+    commit = ask_git(Path(), "rev-parse", "HEAD")
+    if not commit:  # no git, or no repository
+        return {}
+    changes = ask_git(Path(), "status", "--porcelain", "-uno", "--", ".", ":!dvc.lock", ":!data", ":!reports")
+    return {"git.commit": commit, "mlflow.source.git.commit": commit, "git.dirty": str(bool(changes)).lower()}
 
 
 if __name__ == "__main__":

@@ -7,13 +7,21 @@
             run.log({"loss/train": loss}, step)
         run.summary(metrics)
 
-The stage only appends lines to a log in the attempt's scratch folder (about 30 microseconds per call). A second
-process, stages/observe/mlflow_uploader.py, follows the log and sends it to MLflow. So importing MLflow (1.2 s), its
-database and a slow server cost the stage nothing, and numbers that cannot be delivered wait on the disk.
+The stage only appends JSON lines to a log in the attempt's scratch folder (about 30 microseconds per call):
 
-The address is `$MLFLOW_TRACKING_URI`, else the SQLite database `state/mlflow.db`. A server that does not
-answer is an error before the stage does any work; one that goes away later is reported at the end.
-`RETRACE_TRACKING=off` writes nothing at all (tests); ranks other than 0 of a distributed stage write nothing.
+    {"kind": "start", "ms": 1795597252116, "name": "sft", "params": {}, "inputs": {}, "tags": {}}  one of each attempt
+    {"kind": "tags", "tags": {"git.commit": "..."}}                                                 from the uploader
+    {"kind": "values", "ms": 1795597253000, "step": 1, "values": {"loss/train": 0.5}}
+    {"kind": "end", "ms": 1795597254000, "status": "FINISHED"}                                      none after a kill
+
+A second process, stages/observe/mlflow_uploader.py, follows the log and sends it to MLflow. So importing MLflow (4 s of
+CPU time), its database and a slow or dead server cost the stage nothing. The log of a finished run moves to
+`state/runs/<start in ms>-<first 16 digits of the stage hash>.jsonl.gz`, about 2 KB for each 100 points. That of another
+one stays for the next attempt. `retrace mirror` sends what MLflow lacks of either.
+
+The address is `$MLFLOW_TRACKING_URI`, else the SQLite database `state/mlflow.db`. It is not in the log, because it may
+contain a password. `RETRACE_TRACKING=off` writes nothing at all (tests); ranks other than 0 of a distributed stage
+write nothing.
 
 A finished run is also a line of `state/ledger.jsonl` with its times. Times differ between equal runs, so they are
 not a DVC output; the report, which is one, loads the latest of each stage from `reports/timings.js`.
@@ -21,8 +29,8 @@ not a DVC output; the report, which is one, loads the latest of each stage from 
 
 from __future__ import annotations
 
-import base64
 import fcntl
+import gzip
 import json
 import math
 import os
@@ -31,24 +39,23 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import unquote, urlsplit
 
-from stages.foundations.errors import UserError, without_password
-from stages.foundations.files import sha256_of, write_text_atomically
+from stages.foundations.errors import without_password
+from stages.foundations.files import sha256_of, write_bytes_atomically, write_text_atomically
 from stages.foundations.job import Attempt
 from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.progress import say
 
-SERVER_ANSWERS_SECONDS = 30.0
+# Importing MLflow and a new database take seconds, and many more on a machine with too much to do.
 DELIVERY_ENDS_SECONDS = 180.0
 LOG_NAME = "tracking.jsonl"
+LOCK_NAME = "tracking.lock"
+"""In the log's folder: held by the process that sends the log."""
 TOTAL_SECONDS = "time/total_seconds"
 """Final numbers that `track` logs of an attempt that was not killed, from a clock that cannot be set."""
 MOST_METRICS = 30
@@ -119,18 +126,21 @@ def shown_name(name: str) -> str:
     return f"system/{name}" if name.partition("/")[0] in NOT_ABOUT_LEARNING else name
 
 
+def metric_name(text: str) -> str:
+    """Replaces each character that MLflow rejects in a metric's name by `_`, and cuts the name to 250 characters."""
+    return re.sub(r"[^\w\-. /]", "_", text)[:250]
+
+
 @contextmanager
 def track(attempt: Attempt) -> Iterator[Run]:
     """Opens the run of an attempt and closes it as FINISHED, FAILED (an exception) or KILLED (an interrupt).
 
     An attempt at the same work as an unfinished one continues that attempt's MLflow run; one that runs beside
-    an equal one gets a separate run. UserError when the tracking server does not answer within 30 s.
+    an equal one gets a separate run. Without MLflow the stage does its work, and a warning says how to send the log.
     """
     if os.environ.get("RETRACE_TRACKING") == "off" or os.environ.get("RANK", "0") != "0":
         yield Run(None)
         return
-    uri, scratch = tracking_uri(), attempt.scratch
-    _require_answer(uri)
     names = {"stage": attempt.stage, "policy": attempt.policy, "round": attempt.round}
     address = os.environ.get("DVC_STAGE", "")
     name = address or "@".join(filter(None, [attempt.stage, attempt.policy or attempt.round]))
@@ -143,13 +153,13 @@ def track(attempt: Attempt) -> Iterator[Run]:
         "inputs": {key: {"path": str(path), "digest": attempt.digests[key]} for key, path in attempt.inputs.items()},
         "tags": {**_tags({**names, "seed": attempt.seed, "lock_hash": key}), "stage_hash": attempt.stage_hash},
     }
-    folder, log = _open_log(scratch)
+    folder, log = _open_log(attempt.scratch)
     with log:
         log.write(b"\n")  # the previous attempt may have been killed in the middle of a line
         run = Run(log)
         # Once through JSON, because parameters may contain paths and enumerations, which become text.
         run._append(json.loads(json.dumps(start, default=str)))
-        delivery = _start_delivery(folder)
+        uploader = _start_uploader(folder)
         # Two clocks: setting one during the run changes no duration.
         started, since, status = time.time(), time.perf_counter(), "FAILED"
         try:
@@ -162,10 +172,13 @@ def track(attempt: Attempt) -> Iterator[Run]:
             seconds = time.perf_counter() - since
             times = {f"time/{phase}_seconds": spent for phase, spent in run._seconds.items()}
             run.log({**times, TOTAL_SECONDS: seconds}, 0)
-            run._append({"kind": "end", "ms": _now_ms(), "status": status})
-            mlflow_ids = _end_delivery(delivery, folder, uri)
+            # The measured seconds, and not the clock: one that was set during the run changes no duration.
+            run._append({"kind": "end", "ms": start["ms"] + round(1000 * seconds), "status": status})
+            mlflow_ids = _end_delivery(uploader)
+            with suppress(OSError):  # a full disk: the next attempt or `retrace mirror` puts it away
+                keep_if_finished(folder / LOG_NAME)
     # No later attempt would look into a folder with the number of this process.
-    if folder != scratch and not (folder / LOG_NAME).exists():
+    if folder != attempt.scratch and not (folder / LOG_NAME).exists():
         shutil.rmtree(folder)
     if status == "FINISHED":
         times = {"started": started, "seconds": seconds, "phases": run._seconds}
@@ -211,50 +224,6 @@ def _tags(identity: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
 
 
-def _require_answer(uri: str) -> None:
-    if not uri.startswith(("http://", "https://")):
-        return
-    address, login = with_login(uri.rstrip("/"))
-    try:
-        request = urllib.request.Request(f"{address}/health", headers=login)
-        urllib.request.urlopen(request, timeout=SERVER_ANSWERS_SECONDS).close()
-    except urllib.error.HTTPError as error:
-        if error.code == 401:
-            raise UserError(
-                f"the MLflow server at {without_password(uri)} rejects the login: correct MLFLOW_TRACKING_USERNAME "
-                "and MLFLOW_TRACKING_PASSWORD, or the login in MLFLOW_TRACKING_URI"
-            ) from None
-        # Any answer is enough: a proxy in front of MLflow may not know /health.
-        if error.code < 500:
-            return
-        reason: object = error
-    except (OSError, ValueError) as error:  # ValueError: not a valid address
-        reason = getattr(error, "reason", error)
-    else:
-        return
-    raise UserError(
-        f"the MLflow server at {without_password(uri)} does not answer ({reason}): start it, or unset "
-        "MLFLOW_TRACKING_URI to write to state/mlflow.db"
-    )
-
-
-def with_login(address: str) -> tuple[str, dict[str, str]]:
-    """Returns an HTTP address without its login, and the header that carries it.
-
-    An address without a login gets that of MLflow's variables, as in MLflow's client. No header where there is none.
-    """
-    parts = urlsplit(address)
-    account, _, place = parts.netloc.rpartition("@")
-    plain = parts._replace(netloc=place).geturl()
-    user, _, word = account.partition(":")
-    user = unquote(user) or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
-    word = unquote(word) or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
-    if user and word:
-        return plain, {"Authorization": f"Basic {base64.b64encode(f'{user}:{word}'.encode()).decode()}"}
-    token = os.environ.get("MLFLOW_TRACKING_TOKEN", "")
-    return plain, {"Authorization": f"Bearer {token}"} if token else {}
-
-
 def _open_log(folder: Path) -> tuple[Path, BinaryIO]:
     """Returns the log in `folder`, or, while an equal attempt writes that one, in a new folder beside it; and which.
 
@@ -268,10 +237,15 @@ def _open_log(folder: Path) -> tuple[Path, BinaryIO]:
     except BlockingIOError:
         log.close()
         return _open_log(folder.with_name(f"{folder.name}-{os.getpid()}"))
+    # The stage may have been killed after its `end`: this attempt is another run.
+    keep_if_finished(folder / LOG_NAME)
+    if not os.fstat(log.fileno()).st_nlink:  # put away, just now or by an attempt that held the lock
+        log.close()
+        return _open_log(folder)
     return folder, log
 
 
-def _start_delivery(scratch: Path) -> subprocess.Popen[str]:
+def _start_uploader(scratch: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(scratch)]
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     # The user's variables take precedence.
@@ -280,23 +254,60 @@ def _start_delivery(scratch: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
 
 
-def _end_delivery(delivery: subprocess.Popen[str], scratch: Path, uri: str) -> dict[str, str]:
+def _end_delivery(uploader: subprocess.Popen[str]) -> dict[str, str]:
     """Waits until the log is delivered or delivery fails; returns MLflow's run_id and experiment_id ("" if unknown)."""
     try:
-        printed, _ = delivery.communicate(timeout=DELIVERY_ENDS_SECONDS)
-    except subprocess.TimeoutExpired:
-        delivery.kill()
-        printed, _ = delivery.communicate()
-    # The report is the last line: libraries may print others before it.
-    lines = printed.splitlines() or ['{"error": "the delivery process died"}']
-    report = json.loads(lines[-1])
+        printed, _ = uploader.communicate(timeout=DELIVERY_ENDS_SECONDS)
+        # The report is the last line: libraries may print others before it.
+        report = json.loads((printed.splitlines() or ['{"error": "the uploader died"}'])[-1])
+    except subprocess.TimeoutExpired:  # it goes on without the stage: killed, it could leave half a database
+        report = {"error": f"it has taken longer than {DELIVERY_ENDS_SECONDS:.0f} s"}
     if report.get("error"):
         say(
-            f"WARNING: not everything reached MLflow at {without_password(uri)}: {report['error']}\n"
-            f"         The stage's outputs are complete. Deliver the rest later with: "
-            f"python -m stages.observe.mlflow_uploader {scratch}"
+            f"WARNING: not everything reached MLflow at {without_password(tracking_uri())}: {report['error']}\n"
+            "         The stage's outputs and its log are complete. Send the rest later with: retrace mirror"
         )
     return {name: report.get(name, "") for name in ("run_id", "experiment_id")}
+
+
+def end_of(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Returns the `end` of a log's last attempt; where it wrote none, KILLED at the time of its last message."""
+    last = max((place for place, message in enumerate(messages) if message["kind"] == "start"), default=0)
+    times = [message.get("ms", 0) for message in messages[last:]]
+    killed = {"kind": "end", "ms": max(times, default=0), "status": "KILLED"}
+    return next((message for message in messages[last:] if message["kind"] == "end"), killed)
+
+
+def keep_if_finished(log: Path) -> bool:
+    """Moves the log of a finished run to `state/runs/`; False for another one, which the next attempt continues."""
+    content = log.read_bytes()
+    messages = list(json_lines(content.splitlines()))
+    if end_of(messages)["status"] != "FINISHED":
+        return False
+    start = next(message for message in messages if message["kind"] == "start")
+    # The log is in state/scratch/<attempt>/.
+    place = log.parents[2] / "runs" / f"{start['ms']}-{start['tags']['stage_hash'][:16]}.jsonl.gz"
+    # `mtime`: gzip would write the time, and a log that is kept twice must have equal bytes.
+    write_bytes_atomically(place, gzip.compress(content, mtime=0))
+    log.unlink()
+    return True
+
+
+def kept_logs(state: Path) -> list[Path]:
+    """Returns the kept logs, oldest first; files with other names come last."""
+
+    def place_in_time(path: Path) -> tuple[bool, int, str]:
+        start = path.name.partition("-")[0]
+        return not start.isdecimal(), int(start) if start.isdecimal() else 0, path.name
+
+    return sorted((state / "runs").glob("*.jsonl.gz"), key=place_in_time)
+
+
+def read_log(log: Path) -> list[dict[str, Any]]:
+    """Returns the messages of a log, kept or not, without truncated lines. OSError, EOFError or zlib.error for a
+    broken gzip file."""
+    content = log.read_bytes()
+    return list(json_lines((gzip.decompress(content) if log.suffix == ".gz" else content).splitlines()))
 
 
 def _now_ms() -> int:

@@ -1,5 +1,7 @@
 """Inside `dvc repro`, a stage may succeed only if DVC will record the inputs that the stage ran with.
 
+Before a stage starts, its inputs are hashed and compared with `dvc.lock`: DVC does not notice bit rot.
+
 DVC reads params.yaml and hashes the dependencies of a stage after its command has ended. For the code it uses
 data/code/<stage>.json. So an edit during the run would be recorded, and shared by the run cache, with the result of the
 inputs before the edit. DVC records nothing for a stage that fails. The outputs that it has already written
@@ -14,6 +16,7 @@ import fnmatch
 import json
 import os
 import struct
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,13 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.code_guard import DIGITS, VARIABLE, Signature, guard_this_process, signature
-from stages.foundations.dvc_lock import LOCK, read_lock, recorded_outs, run_key
+from stages.foundations.dvc_lock import lock_of, recorded_outs, run_key, stages_on_record
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, folder_md5
 from stages.foundations.fingerprints import LIBRARY, Memory, Project, Reach, stage_roots
-from stages.foundations.machine import PROJECT, variables_set
+from stages.foundations.machine import PROJECT, state_folder, variables_set
 from stages.foundations.params import hold, read_yaml
+from stages.foundations.recorded_files import MEMORY, RUN, FileHashes, changed_files, files_of_folder
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
+from stages.observe.lifetime import dvc_run
 from stages.observe.progress import say
 
 PARAMS, GRAPH, IGNORED = Path("params.yaml"), Path("dvc.yaml"), Path(".dvcignore")
@@ -47,8 +52,9 @@ def unchanged_inputs(address: str) -> Iterator[None]:
     `address` is DVC's name of the stage (`rl_round@rl_1`). In the block, params.yaml reads as at its start. A
     module that is imported in the block, or in a process that is started there, must be the one that the fingerprint
     covers.
-    UserError before the block when the code is not that of data/code/<stage>.json. UserError after the block when a
-    parameter that dvc.yaml lists for the stage, a source or a dependency has changed; it names the changes. A
+    UserError before the block when the code is not that of data/code/<stage>.json, and when an output of an earlier
+    stage that this one depends on has other bytes than `dvc.lock` records; it names the file. UserError after the block
+    when a parameter that dvc.yaml lists for the stage, a source or a dependency has changed; it names the changes. A
     dependency that was written has changed even if it has its old content again; one that was only touched has not.
     Nothing is compared where the working folder has no dvc.yaml.
     """
@@ -58,8 +64,11 @@ def unchanged_inputs(address: str) -> Iterator[None]:
     # Before any other code reads params.yaml: from here on the whole process sees one version of it.
     hold(PARAMS)
     params = read_yaml(PARAMS)
-    stage = _stage_at(address, params)
+    stages = stages_of(read_definitions(GRAPH), params)
+    stage = _stage_at(address, stages)
     with _Files(stage.deps) as files:
+        # Watched before they are hashed: an edit in between must be noticed.
+        _require_recorded_inputs(stage, stages)
         with _unchanged_code(stage, params):
             yield
         changed = _changed_values(stage.params, params, read_yaml(PARAMS, is_held=False))
@@ -79,8 +88,8 @@ def key_on_record(address: str) -> str:
     if not GRAPH.exists():
         return ""
     params = read_yaml(PARAMS)
-    stage, lock = _stage_at(address, params), Path(LOCK)
-    made = recorded_outs(read_lock(lock.read_bytes() if lock.exists() else None, "this folder"))
+    stages = stages_of(read_definitions(GRAPH), params)
+    stage, made = _stage_at(address, stages), _recorded(stages)
 
     def digest(dep: str) -> str:
         if dep in made or not os.path.isdir(dep):
@@ -93,9 +102,37 @@ def key_on_record(address: str) -> str:
     )
 
 
-def _stage_at(address: str, params: Mapping[str, Any]) -> GraphStage:
+def _recorded(stages: Iterable[GraphStage]) -> dict[str, str]:
+    """Returns path -> DVC's hash of every output of these stages that `dvc.lock` has."""
+    return recorded_outs(stages_on_record(lock_of(Path.cwd()), (stage.address for stage in stages)))
+
+
+def _require_recorded_inputs(stage: GraphStage, stages: Iterable[GraphStage]) -> None:
+    hashes = FileHashes(state_folder() / MEMORY, os.environ.get(RUN) or dvc_run())
+    changed = [
+        one
+        for out, digest in _recorded(stages).items()
+        if any(out == dep or out.startswith(f"{dep}/") or dep.startswith(f"{out}/") for dep in stage.deps)
+        for one in changed_files(Path(out), digest, hashes, _files_of_folder)
+    ]
+    hashes.keep()
+    if changed:
+        raise UserError(
+            f"{stage.address} does not run, because an input is not what an earlier stage wrote: "
+            f"{_listed([str(one) for one in changed])}. The disk or another program changed it. `make repro` makes it "
+            "again; `dvc repro` may not notice the change"
+        )
+
+
+def _files_of_folder(digest: str) -> dict[str, str] | None:
+    """Asks DVC for its cache: that takes a second, so it is done only to name the file of a folder that differs."""
+    done = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True, text=True, check=False)
+    return files_of_folder(Path(done.stdout.strip()) if done.returncode == 0 else None, digest)
+
+
+def _stage_at(address: str, stages: Iterable[GraphStage]) -> GraphStage:
     name = address.rpartition(":")[2]  # of `../dvc.yaml:sft`, as DVC writes it in another working folder
-    for stage in stages_of(read_definitions(GRAPH), params):
+    for stage in stages:
         if stage.address == name:
             return stage
     raise UserError(f"params.yaml and dvc.yaml no longer have the stage {name}: run `dvc repro` again")
@@ -112,7 +149,7 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
     name = Path(recorded).stem
     known = _signatures([str(PROJECT / "stages")])  # before they are read: an edit in between must be detected
     project = Project(PROJECT, params, memory)
-    before, reach = project.fingerprint(name), project.reach(*stage_roots(name))
+    before, reach = project.fingerprint(name), project.reach(*stage_roots(PROJECT, name))
     changed = _differences(json.loads(Path(recorded).read_text(encoding="utf-8")), before)
     if changed:
         raise UserError(

@@ -16,8 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
+from stages.pages.shown_stages import shown
 
 FOLDER = Path(__file__).parent
 
@@ -96,8 +96,8 @@ def graph_lanes(stages: Iterable[GraphStage], rounds: Collection[str]) -> list[t
     for stage in stages:
         # Rounds follow each other, so each is a separate step. Other items of a stage run side by side.
         group = stage.address if stage.item in rounds and stage.curves else stage.name
-        if about(stage.name).lane:
-            lanes.setdefault(about(stage.name).lane, {}).setdefault(group, []).append(stage.address)
+        if shown(stage.name).lane:
+            lanes.setdefault(shown(stage.name).lane, {}).setdefault(group, []).append(stage.address)
     return [(lane, list(groups.values())) for lane, groups in lanes.items()]
 
 

@@ -15,9 +15,9 @@ import pandas
 from pydantic import TypeAdapter, ValidationError
 
 from stages.foundations.errors import UserError
-from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
 from stages.pages.drawing import Chart, Line, lines
+from stages.pages.shown_stages import shown
 
 Metrics = dict[str, float]
 _METRICS = TypeAdapter(Metrics)
@@ -123,7 +123,7 @@ def data_funnels(stages: Sequence[GraphStage], metrics: Mapping[str, Metrics]) -
     return [
         _funnel(stage.address, metrics[stage.address])
         for stage in stages
-        if about(stage.name).has_funnel and "rows/in" in metrics.get(stage.address, {})
+        if shown(stage.name).has_funnel and "rows/in" in metrics.get(stage.address, {})
     ]
 
 
@@ -136,7 +136,7 @@ def _funnel(stage: str, metrics: Metrics) -> Funnel:
 
 def ways(stages: Sequence[GraphStage], metrics: Mapping[str, Metrics], params: Mapping[str, Any]) -> list[Way]:
     """Returns the chains in which every stage has counted its rows; `params` is the whole parameter file."""
-    titles = dict.fromkeys(way.title for stage in stages if (way := about(stage.name).way))
+    titles = dict.fromkeys(way.title for stage in stages if (way := shown(stage.name).way))
     complete = [_way(title, stages, metrics, params) for title in titles]
     return [way for way in complete if way is not None]
 
@@ -146,7 +146,7 @@ def _way(
 ) -> Way | None:
     steps, notes, left, before = [], [], 0, ""
     for stage in stages:
-        step, metrics = about(stage.name).way, counted.get(stage.address, {})
+        step, metrics = shown(stage.name).way, counted.get(stage.address, {})
         if step is None or step.title != title:
             continue
         # A stage of the chain has not run: rows would vanish there without a reason.

@@ -18,11 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stages.foundations.files import dvc_md5
-from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
-from stages.foundations.tables import parquet_errors_explained
+from stages.foundations.tables import open_table
 from stages.pages.drawing import INK, SERIES, Chart, draw
 from stages.pages.page import visible_text
+from stages.pages.shown_stages import shown
 
 _BINS = 30
 _MOST_LISTED = 12
@@ -78,12 +78,12 @@ def read_cards(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[Ca
     places = {folder.name: folder for folder in folders}
     cards = []
     for stage in stages:
-        for pattern, purpose in about(stage.name).tables.items():
+        for pattern, purpose in shown(stage.name).tables.items():
             name = pattern.replace("*", stage.item)
             top, _, rest = name.partition("/")
             path = places[top] / f"{rest}.parquet"
             if path.exists():
-                with parquet_errors_explained(path), pyarrow.parquet.ParquetFile(path) as file:
+                with open_table(path) as file:
                     cards.append(_card(name, stage.address, purpose, path, file))
     return cards
 

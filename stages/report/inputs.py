@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas
-import pyarrow.parquet
 
 from stages.algorithms.decontamination import source_revision
 from stages.algorithms.emergence import emergence_measures
@@ -23,11 +22,12 @@ from stages.foundations.tables import (
     SAMPLED,
     VERDICT,
     TableSchema,
-    parquet_errors_explained,
+    open_table,
     read_table,
 )
-from stages.foundations.timelines import WrittenTimeline, read_timeline
 from stages.pages.reading import Metrics, read_curves, read_metrics
+from stages.pages.shown_stages import shown
+from stages.report.asynchronous import read_waits
 from stages.report.cards import Card, read_cards
 
 
@@ -47,8 +47,8 @@ class Inputs:
     """Metrics of each stage that has some, by DVC's name of the stage: `curate`, `collect@gsm8k`, `grade@rl_1`."""
     curves: dict[str, pandas.DataFrame]
     """Curves of each stage that has some, likewise; those of RL rounds with the columns of `read_emergence`."""
-    timelines: dict[str, WrittenTimeline]
-    """Timeline of each asynchronous round."""
+    waits: dict[str, dict[str, dict[str, float]]]
+    """What trainer and replicas of each asynchronous round did, as shares of their time."""
     responses: dict[str, pandas.DataFrame]
     """Responses of each policy with their verdicts and verifiers, in the order of the response table."""
     cards: list[Card]
@@ -103,9 +103,9 @@ def read_inputs(paths: Namespace) -> Inputs:
     origins = {name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()}
     responses = {name: _judged(paths.responses, paths.verdicts, name) for name in policies}
     contamination = {
-        stage.address: _table(_below(paths, f"{about(stage.name).contamination}.parquet"), CONTAMINATION)
+        stage.address: _table(_below(paths, f"{shown(stage.name).contamination}.parquet"), CONTAMINATION)
         for stage in stages
-        if about(stage.name).contamination
+        if shown(stage.name).contamination
     }
     rounds = _rounds(params, stages)
     curves, keywords = read_curves(stages, paths.curves), (params.get("grade") or {}).get("emergence_keywords") or []
@@ -114,7 +114,7 @@ def read_inputs(paths: Namespace) -> Inputs:
         if stage.item in rounds and stage.address in curves and rollouts.exists():
             measured = read_emergence(rollouts, keywords)
             curves[stage.address] = curves[stage.address].merge(measured, on="step", how="left")
-    timelines = {name: read_timeline(paths.schedules / name / "timeline.json") for name in rounds}
+    waits = {name: read_waits(paths.schedules / name / "timeline.json") for name in rounds}
     return Inputs(
         seed=int(params.get("seed", 0)),
         policies=policies,
@@ -123,7 +123,7 @@ def read_inputs(paths: Namespace) -> Inputs:
         stages=stages,
         metrics=read_metrics(stages, paths.metrics),
         curves=curves,
-        timelines={name: timeline for name, timeline in timelines.items() if timeline is not None},
+        waits={name: of_round for name, of_round in waits.items() if of_round is not None},
         responses={name: frame for name, frame in responses.items() if frame is not None},
         params=params,
         params_text=paths.params.read_text(encoding="utf-8"),
@@ -152,9 +152,9 @@ def read_emergence(path: Path, keywords: list[str]) -> pandas.DataFrame:
     Column `step` is the first step that could train on them. Reads a table of any size in pieces.
     """
     pieces = [pandas.DataFrame({"step": []}, dtype="int64")]
-    with parquet_errors_explained(path):
+    with open_table(path) as file:
         # Not `read_table`: the tokens beside the texts take many times their memory.
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000, columns=["policy_version", "response"]):
+        for batch in file.iter_batches(1000, columns=["policy_version", "response"]):
             rows = batch.to_pylist()
             measured = [
                 {"step": row["policy_version"] + 1} | emergence_measures(row["response"], keywords) for row in rows

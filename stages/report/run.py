@@ -12,7 +12,8 @@ Next to the page is its result as data, for the console, MLflow and Prefect. It 
                 "low": 0.02, "high": 0.08, "p_value": 0.001, "verdict": "better", "problems": 400}],
      "warnings": ["..."]}
 
-stages/t2i_report/run.py writes the same keys, and `unit` if a score is not about problems or a gain is not a fraction.
+stages/images/t2i_report/run.py writes the same keys, and `unit` if a score is not about problems or a gain is not a
+fraction.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_text_atomically
 from stages.foundations.job import Job
 from stages.foundations.params import CUSTOM
-from stages.foundations.stage import about
 from stages.pages.page import fill_page, graph_lanes, metric_label, visible_text
 from stages.pages.reading import data_funnels, loss_charts, ways
+from stages.pages.shown_stages import shown
+from stages.report.asynchronous import describe_rounds
 from stages.report.benchmarks import Benchmark, describe_benchmarks, last_policy, verdict_sentence
 from stages.report.charts import branch_charts, curve_charts, join_rounds
 from stages.report.inputs import Inputs, read_inputs
 from stages.report.responses import choose_examples, describe_search
 from stages.report.stage import ReportParams
-from stages.report.timelines import describe_rounds
 
 
 def main(job: Job) -> None:
@@ -88,7 +89,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "faint": [segment.name for segment in segments if not segment.is_on_line],
         "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
         "losses": loss_charts(trained_once, "nats/token", "step"),
-        "asynchronous": describe_rounds(inputs.timelines, inputs.round_curves),
+        "asynchronous": describe_rounds(inputs.waits, inputs.round_curves),
         "funnels": data_funnels(inputs.stages, inputs.metrics),
         "ways": ways(inputs.stages, inputs.metrics, inputs.params),
         "contamination": contamination(inputs, params.contamination_pairs),
@@ -167,7 +168,7 @@ def contamination(inputs: Inputs, examples: int) -> dict[str, Any] | None:
         for key, value in metrics.items()
         if key.startswith("dropped/") and "contaminated" in key
     ]
-    tables = dict.fromkeys(about(stage.name).contamination for stage in inputs.stages)
+    tables = dict.fromkeys(shown(stage.name).contamination for stage in inputs.stages)
     by_rule = [
         (benchmark, stage, rule, rows)
         for stage, table in inputs.contamination.items()

@@ -71,5 +71,4 @@ ABOUT = About(
     description="The report: scores, curves, dropped rows and parameters on one page.",
     contradictions=_contradictions,
     is_varied=True,
-    lane="Evaluation",
 )

@@ -10,7 +10,7 @@ from stages.engines.samplers.params import SamplerParams
 from stages.engines.turns import turn_contradictions
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams, StrictParams
-from stages.foundations.stage import About, Lengths, Sampling, Sections, Stage, Work, over_turns
+from stages.foundations.stage import About, Sections, Stage
 
 
 class CandidatePrompt(StrictParams):
@@ -72,35 +72,6 @@ STAGE = Stage(
 )
 
 
-def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    respond = sections["respond"]
-    problems = lengths.benchmark_problems or _problems(sections)
-    if problems is None:
-        return Work(not_counted=("responses to an unknown number of problems (give --benchmark-problems)",))
-    drawn = lengths.of(address, respond.max_response_tokens)
-    # A piece waits for its longest response, so the number of pieces matters, not only that of responses.
-    at_once = min(respond.problems_at_once, problems)
-    samples = [respond.samples, *([1] if respond.is_greedy_included else [])]
-    parts = [Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples]
-    environment, keeps_prefixes = sections["prompt"].environment, sections["sampler"].kind == "vllm"
-    told = [over_turns(part, environment, keeps_prefixes) for part in parts]
-    return Work(sampling=tuple(part for part, _ in told), taken_for_granted=told[0][1])
-
-
-def _problems(sections: Sections) -> float | None:
-    """Returns the number of benchmark problems; None if the sources do not say it."""
-    most, total = sections["respond"].max_problems, 0
-    for source in sections["sources"].values():
-        if source.role == "benchmark":
-            # Generated sources have `rows`; sources from files have `max_rows`, `draw` or nothing.
-            origin, draw = source.origin, getattr(source.origin, "draw", None)
-            known = (getattr(origin, "rows", None), getattr(origin, "max_rows", None), draw and draw.rows, most)
-            if all(number is None for number in known):
-                return None
-            total += min(number for number in known if number is not None)
-    return total
-
-
 def _contradictions(sections: Sections) -> list[str]:
     respond, policies = sections["respond"], sections["policies"]
     choice, limits = respond.baseline_prompts, {"respond.max_response_tokens": respond.max_response_tokens}
@@ -127,9 +98,7 @@ ABOUT = About(
     headline=("rows/kept", "{:,.0f} responses"),
     contradictions=_contradictions,
     runs_model=lambda params: True,
-    work=_work,
     named_after=("policy",),
     warnings=_warnings,
     is_varied=True,
-    lane="Evaluation",
 )

@@ -10,8 +10,8 @@ run.py starts the loop, and loop/synchronous.py is its listing. The parts of a s
 6. update: `update_policy` in update.py; loop/training_step.py does 3 to 6 and makes the row of the curve
 7. weight sync and checkpoint: loop/weight_sync.py; records of the round: loop/round_log.py and schedule.py
 
-A reward, an advantage, a loss or a loop is chosen by its `kind`. Each kind is a class in methods.py and a `case` in the
-function named above. params.py checks for settings that contradict it. round.py and records.py hold the types that all
-parts share. The asynchronous loop (asynchronous/hub.py, decisions in coordinator.py) and a replay (loop/replayed.py)
-share steps 2 to 6.
+A reward, an advantage, a loss or a loop is chosen by its `kind`. Each kind is a class in methods.py or
+update_methods.py, and a `case` in the function named above. params.py checks for settings that contradict it. round.py
+and records.py hold the types that all parts share. The asynchronous loop (asynchronous/hub.py, decisions in
+coordinator.py) and a replay (loop/replayed.py) share steps 2 to 6.
 """

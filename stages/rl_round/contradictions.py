@@ -12,9 +12,9 @@ from stages.engines.samplers.params import SamplerParams, TorchSamplerParams
 from stages.engines.trainers.params import TrainerParams, adapter_contradictions
 from stages.engines.turns import turn_contradictions
 from stages.foundations.params import PromptParams, ToolsEnvironment
-from stages.rl_round.loop_methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
-from stages.rl_round.methods import Gae, ModelVerifier, NoCorrection, PlainReward, Reinforce, environment_rewards
+from stages.rl_round.methods import AsynchronousLoop, ModelVerifier, ReplayLoop, SynchronousLoop, environment_rewards
 from stages.rl_round.params import RlParams
+from stages.rl_round.update_methods import Gae, NoCorrection, PlainReward, Reinforce
 
 
 def section_contradictions(rl: RlParams, sections: Mapping[str, Any], ranks: int = 1) -> list[str]:

@@ -19,6 +19,7 @@ from stages.engines.policies.tokenizers import encode_prompt, encode_response, l
 from stages.engines.replicas.build import build_sampler
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.engines.turns import without_turns
 from stages.engines.verifier.model_judge import DIFFERENT, NO_JUDGEMENT, SAME, ModelJudge, WordJudge, same_request
 from stages.engines.verifier.verifier import Judgement, Verifier, thought_markers
 from stages.foundations.errors import UserError
@@ -90,7 +91,8 @@ def open_judge(this_round: Round, rules: Verifier) -> Iterator[tuple[CheckedJudg
 
 
 def build_judge(this_round: Round, params: ModelVerifier, policy: Path, seed: int) -> ModelJudge | WordJudge:
-    held, prompt = build_sampler(this_round.sampler_params, policy), this_round.prompt
+    prompt = this_round.prompt
+    held = build_sampler(this_round.sampler_params, policy, prompt=without_turns(prompt))
     tokenizer, markers = load_tokenizer(policy), thought_markers(this_round.verifier_params)
     match params.reading:
         case WrittenJudgement(max_tokens=max_tokens):

@@ -45,7 +45,9 @@ from stages.algorithms.rollout_corrections import (
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.statistics import PolicyStatistics
 from stages.engines.trainers.protocol import LossFunction
-from stages.rl_round.methods import (
+from stages.rl_round.params import RlParams
+from stages.rl_round.samples import TrainingSamples
+from stages.rl_round.update_methods import (
     BadResponseMask,
     Cispo,
     ClipCov,
@@ -63,8 +65,6 @@ from stages.rl_round.methods import (
     Sapo,
     TrustRegionMasking,
 )
-from stages.rl_round.params import RlParams
-from stages.rl_round.samples import TrainingSamples
 
 OVER_TOKENS = "sum/over_tokens/"
 """Begins the name of a sum that is to be divided by the count of tokens that gave gradient."""

@@ -1,17 +1,16 @@
-"""The methods that a round may choose in section `rl`: one model for each `kind`, ordered by field.
+"""How a round may sample and reward, in section `rl`: one model for each `kind`, ordered by field.
 
-The loops (`rl.loop`) are in loop_methods.py. The order here: selection of problems and groups (`dynamic_sampling`,
-`prompt_selection`), the verifier (`verifier`), rewards (`reward`, `overlong`), and the update (`advantage`,
-`policy_loss`, `schedule`, `rollout_correction`, `reference_kl`).
+Selection of problems and groups (`dynamic_sampling`, `prompt_selection`), the verifier (`verifier`), rewards (`reward`,
+`overlong`), and the order in which it samples and trains (`loop`). update_methods.py has how it trains.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from stages.engines.trainers.params import CriticParams
+from stages.engines.workers.custom_function_worker import PART_NAME
 from stages.foundations.params import CustomFunctionParams, StrictParams
 
 # Selection of the problems that a round draws, and of the groups that it trains on.
@@ -26,7 +25,7 @@ class NoDynamicSampling(StrictParams):
 
 
 class DynamicSampling(StrictParams):
-    """Groups that are all correct or all wrong are left out, and more are drawn (DAPO)."""
+    """Groups that are all correct or all wrong are left out, and more are drawn (DAPO, arXiv 2503.14476)."""
 
     kind: Literal["dynamic"]
     max_draws: int = Field(ge=1)
@@ -175,7 +174,9 @@ class VerdictReward(StrictParams):
 
 
 class CosineReward(StrictParams):
-    """Demystify's length reward: half a cosine from length 0 to `max_response_tokens`; unparsed counts as wrong.
+    """Demystify's length reward (arXiv 2502.03373): half a cosine from length 0 to `max_response_tokens`.
+
+    Unparsed counts as wrong.
 
     Without dynamic sampling, a group that is all wrong or all correct is trained on too, only for its lengths.
     """
@@ -194,10 +195,19 @@ class CosineReward(StrictParams):
     """Of any response that reaches the limit (-10)."""
 
 
+def _named_like_a_curve(name: str) -> str:
+    if not PART_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} names a curve, `reward/part_...`: use letters, digits, _, -, . and spaces")
+    return name
+
+
+PartName = Annotated[str, AfterValidator(_named_like_a_curve)]
+
+
 class FunctionReward(CustomFunctionParams):
     """A Python function of the user (docs/how-to/own-reward.md). It may return named parts, each with its curve."""
 
-    weights: dict[str, float] | None = Field(default=None, exclude_if=lambda value: value is None)
+    weights: dict[PartName, float] | None = Field(default=None, exclude_if=lambda value: value is None)
     """Weights of the parts that the function returns, by name. A part without a weight has weight 1."""
 
 
@@ -208,9 +218,10 @@ class EnvironmentReward(StrictParams):
 
 
 class MajorityReward(StrictParams):
-    """1 for a response with the answer that most of its group give, else 0 (TTRL): no gold answer is needed.
+    """1 for a response with the answer that most of its group give, else 0 (TTRL, arXiv 2504.16084).
 
-    The verifier compares the answers. Of several most frequent ones, that of the earliest response counts.
+    No gold answer is needed. The verifier compares the answers. Of several most frequent ones, that of the earliest
+    response counts.
     """
 
     kind: Literal["majority_vote"]
@@ -227,7 +238,7 @@ class SumReward(StrictParams):
     """Several rewards, weighted and added; each has its curve."""
 
     kind: Literal["sum"]
-    rewards: dict[str, WeightedReward] = Field(min_length=1)
+    rewards: dict[PartName, WeightedReward] = Field(min_length=1)
 
 
 class NoOverlong(StrictParams):
@@ -237,7 +248,7 @@ class NoOverlong(StrictParams):
 
 
 class SoftOverlong(StrictParams):
-    """DAPO's soft overlong punishment: from 0 down to -1 over the last `buffer_tokens` before the limit."""
+    """DAPO's soft overlong punishment (arXiv 2503.14476): from 0 to -1 over the last `buffer_tokens`."""
 
     kind: Literal["soft_punishment"]
     buffer_tokens: int = Field(ge=1)
@@ -269,328 +280,68 @@ def _by_name(reward: RewardParams) -> dict[str, Any]:
     return {name: one.reward for name, one in reward.rewards.items()} if isinstance(reward, SumReward) else {"": reward}
 
 
-# The update: advantage, policy loss, rollout correction, KL to the reference.
+# rl.loop: the order in which a round samples and trains.
 
 
-class GroupNormalized(StrictParams):
-    """Reward minus the group's mean, over the group's standard deviation when `divide_by_std` (GRPO, DAPO)."""
+class SynchronousLoop(StrictParams):
+    """Sample, train, sync, one after the other: the same seed gives the same weights."""
 
-    kind: Literal["group_normalized"]
-    divide_by_std: bool
-    """False is Dr. GRPO."""
+    kind: Literal["synchronous"]
 
 
-class BatchNormalized(StrictParams):
-    """Reward minus the group's mean, over a standard deviation of the whole batch."""
-
-    kind: Literal["batch_normalized"]
-    deviation_of: Literal["rewards", "advantages"]
-    """`rewards`: that of all rewards (Lite PPO). `advantages`: that of the rewards minus their groups' means
-    (ScaleRL)."""
-
-
-class MeanNormalized(StrictParams):
-    """Reward minus the group's mean, over that mean (MaxRL); needs rewards that are not negative."""
-
-    kind: Literal["mean_normalized"]
-
-
-class PassAtK(StrictParams):
-    """The reward is that one of k responses is correct, over all subsets of k of the group; `rl.reward` is not used."""
-
-    kind: Literal["pass_at_k"]
-    k: int = Field(ge=1)
-
-
-class LeaveOneOut(StrictParams):
-    """Reward minus the mean of the others in the group (RLOO)."""
-
-    kind: Literal["leave_one_out"]
-
-
-class LengthWeighted(StrictParams):
-    """Reward minus the group's mean weighted by response length (OPO)."""
-
-    kind: Literal["length_weighted"]
-
-
-class OptimalTokenBaseline(StrictParams):
-    """Return minus a baseline for each token, weighted by accumulated gradient energy (OTB)."""
-
-    kind: Literal["optimal_token_baseline"]
-    lone_tail: Literal["zero", "return"]
-    """The advantage at tokens that only one response of the group reaches: 0, or its full return (verl's default)."""
-    is_importance_weighted: bool
-    """True weighs the energy by the squared truncated weights of `rollout_correction.kind: importance_weights`."""
-
-
-class Gae(StrictParams):
-    """PPO: rewards to go compared with a critic's value of each token; needs no group (generalised advantages)."""
-
-    kind: Literal["gae"]
-    discount: float = Field(gt=0, le=1)
-    """Factor by which a reward shrinks for each token of distance before it (1)."""
-    gae_lambda: float = Field(ge=0, le=1)
-    """1 trusts the rewards to the end, 0 the critic's value of the next token (0.95 to 1)."""
-    critic: CriticParams
-
-
-class PlainReward(StrictParams):
-    """The reward itself, without a baseline: with rewards 1 and 0 and REINFORCE this is rejection sampling."""
-
-    kind: Literal["reward"]
-
-
-AdvantageParams = Annotated[
-    GroupNormalized
-    | BatchNormalized
-    | MeanNormalized
-    | PassAtK
-    | LeaveOneOut
-    | LengthWeighted
-    | OptimalTokenBaseline
-    | Gae
-    | PlainReward,
-    Field(discriminator="kind"),
-]
-
-
-class _TwoClips(StrictParams):
-    """Clips of the probability ratio; the upper one may be wider (DAPO's clip-higher)."""
-
-    clip_low: float = Field(gt=0, lt=1)
-    """Lower clip of the probability ratio, as an offset from 1 (DAPO: 0.2)."""
-    clip_high: float = Field(gt=0, lt=10)
-    """Upper clip of the probability ratio, as an offset from 1 (DAPO: 0.28)."""
-
-    @model_validator(mode="after")
-    def _upper_is_wider(self) -> _TwoClips:
-        if self.clip_low > self.clip_high:
-            raise ValueError(
-                f"clip_low {self.clip_low} must be <= clip_high {self.clip_high}: DAPO only widens the upper side"
-            )
-        return self
-
-
-class ClippedSurrogate(_TwoClips):
-    """PPO's clipped surrogate; with different clips it is DAPO's clip-higher."""
-
-    kind: Literal["clipped_surrogate"]
-    dual_clip: float | None = Field(gt=1)
-    """Bound on the ratio when the advantage is negative (the public DAPO recipe: 10); null for none."""
-
-
-class ClipCov(_TwoClips):
-    """PPO's clipped surrogate without the gradient of some tokens with a high covariance of log-prob and advantage."""
-
-    kind: Literal["clip_cov"]
-    fraction: float = Field(gt=0, lt=1)
-    """Tokens of an update that lose their gradient, at random among those between the bounds (0.0002)."""
-    covariance_low: float
-    """Lower bound of a token's covariance (1)."""
-    covariance_high: float
-    """Upper bound (5)."""
-
-    @model_validator(mode="after")
-    def _bounds_are_ordered(self) -> ClipCov:
-        if self.covariance_low >= self.covariance_high:
-            raise ValueError(f"covariance_low {self.covariance_low} must be < covariance_high {self.covariance_high}")
-        return self
-
-
-class KlCov(StrictParams):
-    """The ratio without a clip, and a KL penalty on tokens whose log-prob and advantage have the highest covariance."""
-
-    kind: Literal["kl_cov"]
-    fraction: float = Field(gt=0, lt=1)
-    """Tokens of an update that are penalised (released code: 0.002; verl: 0.0002)."""
-    coefficient: float = Field(gt=0)
-    """Of the penalty |log ratio| (1)."""
-
-
-class Gspo(_TwoClips):
-    """GSPO: one ratio per response, the geometric mean over its tokens; clips are 1000 times smaller than PPO's."""
-
-    kind: Literal["gspo"]
-
-
-class Cispo(StrictParams):
-    """CISPO: the clipped ratio weighs log-probabilities and drops no token."""
-
-    kind: Literal["cispo"]
-    clip_low: float = Field(gt=0)
-    """Lower clip of the ratio, as an offset from 1; 1 or more leaves that side open, as the paper does."""
-    clip_high: float = Field(gt=0, lt=10)
-
-
-class Dppo(StrictParams):
-    """DPPO: as CISPO, but a token is left out by the divergence of its probability from the sampler's. It needs
-    `proximal: rollout`."""
-
-    kind: Literal["dppo"]
-    divergence: Literal["total_variation", "kl"]
-    """Of the sampled token against all others together."""
-    limit_low: float = Field(gt=0)
-    """Largest divergence of a token that gets less likely (the paper: 0.2 for total variation, 0.05 for kl)."""
-    limit_high: float = Field(gt=0)
-    """Of a token that gets more likely."""
-    ratio_cap: float = Field(gt=1)
-    """Upper truncation of the ratio, which weighs the token (20)."""
-
-
-class Sapo(StrictParams):
-    """SAPO: a sigmoid of the ratio instead of a clip."""
-
-    kind: Literal["sapo"]
-    temperature_positive: float = Field(gt=0)
-    """Steepness for tokens with a positive advantage (1.0)."""
-    temperature_negative: float = Field(gt=0)
-    """For others (1.05: what is pushed down loses its gradient sooner)."""
-
-
-class Reinforce(StrictParams):
-    """REINFORCE: log-probability times advantage, no ratio and no clip."""
-
-    kind: Literal["reinforce"]
-
-
-PolicyLossParams = Annotated[
-    ClippedSurrogate | ClipCov | KlCov | Gspo | Cispo | Dppo | Sapo | Reinforce, Field(discriminator="kind")
-]
-
-
-class ScheduleParams(StrictParams):
-    """After the warm-up the learning rate falls over the round's steps: along half a cosine, or by the same amount each
-    step."""
-
-    kind: Literal["cosine", "linear"]
-    final_fraction: float = Field(ge=0, le=1)
-    """Share of the peak learning rate in the last step (Demystify: 0.1)."""
-
-
-class NoCorrection(StrictParams):
-    """Assumes that sampler and trainer are the same policy."""
+class NoRepack(StrictParams):
+    """A replica keeps its trajectories to their end."""
 
     kind: Literal["none"]
 
 
-class ImportanceWeights(StrictParams):
-    """Truncated importance weights: each token's loss times min(ratio of trainer to sampler, cap)."""
+class BestFitRepack(StrictParams):
+    """The last trajectories of several replicas are moved to one replica, so that the others become free (Laminar)."""
 
-    kind: Literal["importance_weights"]
-    level: Literal["token", "sequence"]
-    """The ratio of each token, or the product over its response."""
-    cap: float = Field(ge=1)
-    """Upper truncation (2 is usual)."""
-    batch_normalized: Literal[True] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """`true`: then divided by the mean over the step's tokens (or responses), so that it is 1. Absent: as they are."""
+    kind: Literal["best_fit"]
+    every_seconds: float = Field(gt=0)
+    """Longest time between two checks; there is one right after each update of the weights too."""
+    batch_bound: int = Field(ge=1)
+    """Sequences up to which decoding is bound by memory bandwidth: a replica with fewer has room."""
 
 
-class IcePop(StrictParams):
-    """Each token's loss times its ratio of trainer to sampler; tokens whose ratio is out of bounds are left out."""
+class RelayParams(StrictParams):
+    """How versions of the weights are stored in the memory of each node."""
 
-    kind: Literal["ice_pop"]
-    low: float = Field(ge=0, lt=1)
-    """(0.5)"""
-    high: float = Field(gt=1)
-    """(5)"""
-
-
-class GeometricMask(StrictParams):
-    """Drops whole responses whose geometric mean of the ratios of trainer to sampler is out of bounds."""
-
-    kind: Literal["geometric_mask"]
-    low: float = Field(ge=0, lt=1)
-    """(0.999)"""
-    high: float = Field(gt=1)
-    """(1.001)"""
+    keep: int = Field(ge=1)
+    """Newest versions kept. One that is gone cannot be given to a replica that takes over unfinished trajectories."""
+    chunk_mib: int = Field(ge=1)
+    """Size of the checksummed pieces in which they travel from node to node."""
 
 
-class BadResponseMask(StrictParams):
-    """Drops responses with a negative advantage that the sampler found much likelier than the trainer does
-    (DeepSeek-V3.2)."""
+class AsynchronousLoop(StrictParams):
+    """Laminar (arXiv 2510.12633): replicas sample continuously, and one that becomes free loads the newest weights."""
 
-    kind: Literal["bad_response_mask"]
-    max_divergence: float = Field(gt=0)
-    """Largest mean log-ratio of sampler to trainer, in nats."""
-
-
-class LengthNeutralMask(StrictParams):
-    """Drops whole responses by a weighted mean of |ratio - 1| over their tokens: trust region masking that does not
-    prefer short responses (the appendix of the TRM paper)."""
-
-    kind: Literal["length_neutral_mask"]
-    token_kl: float | None = Field(gt=0)
-    """The KL at a token for which early tokens weigh more, in nats; null leaves it out of the weights."""
-    token_tv: float | None = Field(gt=0)
-    """The same for the total variation at a token. Both null: all tokens weigh the same (SER)."""
-    max_score: float = Field(gt=0)
-    """Largest mean allowed (the paper for SER: 0.03 to 0.1)."""
-
-
-class TrustRegionMasking(StrictParams):
-    """Drops whole responses whose divergence between sampler and trainer leaves the trust region (TRM)."""
-
-    kind: Literal["trust_region_masking"]
-    max_threshold: float | None = Field(ge=0)
-    """Largest divergence allowed at a token, in nats (the paper: 0.05); null for no such bound."""
-    mean_threshold: float | None = Field(ge=0)
-    """Largest mean divergence allowed over a response (0.001); null for no such bound."""
-    divergence: Literal["sampled", "likeliest", "exact"]
-    """`sampled`: k2 and k3 of the sampled tokens. `exact`: the KL over the whole vocabulary at each position.
-    `likeliest`: its lower bound from the sampler's likeliest tokens, all others counted as one, for vLLM with a real
-    vocabulary. The last two need what `study.rollout_distributions` keeps; the engines' numerical gap is in all."""
-
-    @model_validator(mode="after")
-    def _bounds_something(self) -> TrustRegionMasking:
-        if self.max_threshold is None and self.mean_threshold is None:
-            raise ValueError(
-                "max_threshold and mean_threshold are both null, so nothing would be masked: set one, or "
-                "rollout_correction.kind none"
-            )
-        return self
+    kind: Literal["asynchronous"]
+    window: int | None = Field(ge=0)
+    """Largest staleness in steps: how far a group's weights may be behind the trainer's; null: no bound."""
+    replica_share: float = Field(gt=0)
+    """Groups that a free replica takes, as a multiple of `rl.problems_per_step` / number of replicas."""
+    takes_groups: Literal["when_empty", "while_newest"]
+    """`when_empty`: a replica finishes its groups, loads the newest weights, then takes its share (Laminar).
+    `while_newest`: it is kept full while its weights are the newest, which adds staleness if the trainer is slower."""
+    report_seconds: float = Field(gt=0)
+    """Interval at which a replica reports new tokens; a killed replica loses at most the tokens of one interval."""
+    repack: Annotated[NoRepack | BestFitRepack, Field(discriminator="kind")]
+    relay: RelayParams
+    stalled_seconds: float = Field(gt=0)
+    """A replica that reports nothing for this long, and for 20 times its usual interval, is replaced."""
+    trainer_ranks: int = Field(ge=1)
+    """Processes that train together; more than 1 needs `trainer.kind: deepspeed`."""
 
 
-RolloutCorrectionParams = Annotated[
-    NoCorrection
-    | ImportanceWeights
-    | IcePop
-    | GeometricMask
-    | BadResponseMask
-    | LengthNeutralMask
-    | TrustRegionMasking,
-    Field(discriminator="kind"),
-]
+class ReplayLoop(StrictParams):
+    """Trains again on the same batches, from the schedule and the rollouts of an earlier round: the same weights."""
+
+    kind: Literal["replay"]
+    schedule: str
+    """A copy of the folder that the round wrote (`data/schedules/<round>`), or of a folder of such folders.
+    docs/explanation/asynchronous-loop.md says where the rollouts table must be."""
 
 
-class NoReferenceKl(StrictParams):
-    """No term keeps the policy near the one that the round starts from."""
-
-    kind: Literal["none"]
-
-
-class ReferenceKl(StrictParams):
-    """Adds coefficient times an estimate of KL(policy || the policy that the round starts from) to the loss.
-
-    With r = policy / reference: `k1` is log r, whose expected on-policy gradient is zero as a loss. `k2` is
-    0.5 log^2 r, and its expected on-policy gradient is that of the KL. `k3` is 1 / r - 1 + log r, never negative
-    (GRPO). `weighted_k3` is k3 times the ratio to the proximal policy: value and gradient are unbiased, also off-policy
-    (DeepSeek-V3.2). `in_reward` takes coefficient times log(proximal / reference) off the reward of each token instead
-    (PPO), and needs a critic.
-    """
-
-    kind: Literal["in_reward", "k1", "k2", "k3", "weighted_k3"]
-    coefficient: float = Field(gt=0)
-    reset_every_steps: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
-    """The reference becomes the current policy after each so many steps (ProRL). Absent: it stays."""
-    resets_optimizer: bool | None = Field(default=None, exclude_if=lambda value: value is None)
-    """True: the optimizer's state starts from zero there as well (ProRL). Absent: it is kept."""
-
-    @model_validator(mode="after")
-    def _optimizer_is_reset_with_the_reference(self) -> ReferenceKl:
-        if self.resets_optimizer and self.reset_every_steps is None:
-            raise ValueError("resets_optimizer happens with the reference: set reset_every_steps, or leave it out")
-        return self
-
-
-ReferenceKlParams = Annotated[NoReferenceKl | ReferenceKl, Field(discriminator="kind")]
+LoopParams = Annotated[SynchronousLoop | AsynchronousLoop | ReplayLoop, Field(discriminator="kind")]

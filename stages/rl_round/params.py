@@ -2,7 +2,7 @@
 
 First `rl.study`, whose settings only a study needs: an absent setting is off (docs/reference/recipes.md lists them).
 Then sections `rl` and `rl_rounds`. Then checks for contradictions within `rl`; contradictions.py has those between `rl`
-and other sections. methods.py and loop_methods.py have the alternatives behind each `kind`.
+and other sections. methods.py and update_methods.py have the alternatives behind each `kind`.
 """
 
 from __future__ import annotations
@@ -15,37 +15,40 @@ from pydantic import AfterValidator, Field, model_validator
 from stages.engines.samplers.params import Mismatch
 from stages.engines.trainers.params import AdapterParams, OptimizerParams
 from stages.foundations.params import StrictParams
-from stages.rl_round.loop_methods import AsynchronousLoop, LoopParams
 from stages.rl_round.methods import (
-    AdvantageParams,
-    ClipCov,
+    AsynchronousLoop,
     CosineReward,
-    Dppo,
     DynamicSampling,
     DynamicSamplingParams,
+    LoopParams,
+    MajorityReward,
+    ModelVerifier,
+    OverlongParams,
+    ProblemSlice,
+    PromptSelectionParams,
+    RewardParams,
+    RoundVerifierParams,
+    SoftOverlong,
+    VerdictReward,
+)
+from stages.rl_round.update_methods import (
+    AdvantageParams,
+    ClipCov,
+    Dppo,
     Gae,
     IcePop,
     ImportanceWeights,
     KlCov,
-    MajorityReward,
     MeanNormalized,
-    ModelVerifier,
     NoCorrection,
     OptimalTokenBaseline,
-    OverlongParams,
     PassAtK,
     PlainReward,
     PolicyLossParams,
-    ProblemSlice,
-    PromptSelectionParams,
     ReferenceKlParams,
     Reinforce,
-    RewardParams,
     RolloutCorrectionParams,
-    RoundVerifierParams,
     ScheduleParams,
-    SoftOverlong,
-    VerdictReward,
 )
 
 

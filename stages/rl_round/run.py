@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from stages.algorithms.problem_text import normalise_problem
-from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
+from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer, refuse_lost_marks
 from stages.engines.samplers.build import context_tokens
 from stages.engines.turns import problem_columns, problem_texts
+from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
-from stages.foundations.params import chosen
+from stages.foundations.params import ChatPrompt, MarkedCalls, PlainPrompt, ToolsEnvironment, chosen
 from stages.foundations.tables import PROBLEM, read_table, require_rows
 from stages.observe.progress import say
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
 from stages.rl_round.contradictions import round_contradictions, section_contradictions
-from stages.rl_round.loop_methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
-from stages.rl_round.methods import function_rewards
+from stages.rl_round.methods import AsynchronousLoop, ReplayLoop, SynchronousLoop, function_rewards
 from stages.rl_round.params import RlParams, RoundParams, reward_contradictions
 from stages.rl_round.problem_order import slice_problems
 from stages.rl_round.records import Problem
@@ -47,6 +47,7 @@ def main(job: Job) -> None:
     inputs = {"policy": paths.policy, "problems": paths.problems, **_recorded(job, params)}
     inputs |= {"validation": paths.validation} if params.evaluation else {}
     tokenizer = load_tokenizer(paths.policy)
+    refuse_lost_marks(tokenizer, _marks(sections["prompt"], sections["verifier"]))
     teacher = _teacher(job.item, tokenizer) if settings.distillation else None
     inputs |= {"teacher": teacher} if teacher else {}
     problems, too_long = _problems_of_round(job, params, settings, tokenizer)
@@ -132,6 +133,17 @@ def _refuse_contradictions(
     ]
     if lines:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in lines))
+
+
+def _marks(prompt: PlainPrompt | ChatPrompt, verifier: VerifierParams) -> dict[str, str]:
+    """Returns the texts that verifier and environment look for in a response, by the parameter that sets each."""
+    marks = {}
+    if verifier.thought:
+        marks |= {f"verifier.thought.{name}": mark for name, mark in verifier.thought.model_dump().items()}
+    if isinstance(prompt.environment, ToolsEnvironment) and isinstance(prompt.environment.calls, MarkedCalls):
+        calls = prompt.environment.calls
+        marks |= {"prompt.environment.calls.call": calls.call, "prompt.environment.calls.answer": calls.answer}
+    return marks
 
 
 def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:

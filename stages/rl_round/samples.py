@@ -21,7 +21,7 @@ from stages.engines.policies.packing import ResponseBatch, TokenSequence, groups
 from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.protocol import Trainer
 from stages.foundations.seeds import derive_seed, permutation
-from stages.rl_round.loop_methods import SynchronousLoop
+from stages.rl_round.methods import SynchronousLoop
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout, pack_groups, unpack_groups
 

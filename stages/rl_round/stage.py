@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams
-from stages.foundations.stage import (
-    About,
-    Lengths,
-    Sampling,
-    Sections,
-    SideBySide,
-    Stage,
-    Training,
-    Work,
-    over_turns,
-    unknown_sources,
-)
+from stages.foundations.stage import About, Sections, Stage, unknown_sources
 from stages.rl_round.contradictions import round_contradictions, section_contradictions
-from stages.rl_round.loop_methods import AsynchronousLoop
-from stages.rl_round.methods import Gae
 from stages.rl_round.params import RlParams, RoundParams, reward_contradictions
 
 TEACHERS = "data/teachers"
@@ -104,79 +90,6 @@ def _without_teacher(sections: Sections) -> list[str]:
     ]
 
 
-def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
-    drawn = lengths.of(address, rl.max_response_tokens)
-    is_dynamic = rl.dynamic_sampling.kind == "dynamic"
-    # Dynamic sampling draws `factor` groups for each one trained on, about a step's size in each call. More calls cost
-    # more time: each waits for its longest response.
-    factor = lengths.drawn_of(address) if is_dynamic else 1.0
-    calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
-    prompts = factor * rl.problems_per_step / calls_a_step
-    sampling = Sampling(this_round.steps * calls_a_step, prompts, rl.group_size, lengths.prompt, drawn)
-    environment, keeps_prefixes = sections["prompt"].environment, sections["sampler"].kind == "vllm"
-    sampling, assumed_turns = over_turns(sampling, environment, keeps_prefixes)
-    loop, side_by_side = rl.loop, None
-    if isinstance(loop, AsynchronousLoop):
-        count = sections["sampler"].replicas.count
-        side_by_side = SideBySide(count, loop.trainer_ranks, this_round.steps)
-        sampling = _drawn_without_end(sampling, rl.problems_per_step, loop)
-    evaluations, held_out = [], rl.evaluation
-    if held_out:
-        calls = 2 + (this_round.steps - 1) // held_out.every_steps
-        evaluation = Sampling(calls, held_out.problems, held_out.samples, lengths.prompt, drawn)
-        evaluation, _ = over_turns(evaluation, environment, keeps_prefixes)
-        evaluations = [replace(evaluation, is_by_trainer=side_by_side is not None)]
-    responses = this_round.steps * rl.problems_per_step * rl.group_size
-    # Observations are read like a prompt: they pass through the layers and not through the head.
-    given = lengths.prompt + sampling.observed
-    sequence = given + drawn.mean
-    # Attention grows with the square of a length, so this is the mean square, not the square of the mean.
-    square = given**2 + 2 * given * drawn.mean + drawn.mean_square
-    has_reference, has_teacher = rl.reference_kl.kind != "none", this_round.distillation is not None
-    training = Training(
-        tokens=responses * sequence,
-        response_tokens=responses * drawn.mean,
-        # Passes without gradient: log-probs of the trainer before the update, of the reference, and of the teacher.
-        forward_tokens=((rl.proximal == "recompute") + has_reference + has_teacher) * responses * sequence,
-        context=square / sequence,
-        longest=int(lengths.prompt) + rl.max_response_tokens,
-        updates=this_round.steps * rl.minibatches,
-        kind=rl.optimizer.kind,
-        # With adapters the reference is the trained policy without them, until it is reset.
-        holds_reference=has_teacher
-        or (has_reference and (rl.adapter is None or rl.reference_kl.reset_every_steps is not None)),
-        critic=rl.advantage.critic.optimizer.kind if isinstance(rl.advantage, Gae) else None,
-        adapter=rl.adapter,
-    )
-    source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
-    assumed = [*assumed_turns]
-    if is_dynamic:
-        assumed.append(f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})")
-    if side_by_side:
-        tails = (
-            "a replica waits for the longest response of its share"
-            if loop.repack.kind == "none"
-            else "repack is assumed to keep the sampling replicas full"
-        )
-        assumed.append(
-            f"rl.loop asynchronous: a round takes the longer of sampling ({count} replica(s)) and training "
-            f"({loop.trainer_ranks} rank(s)), in parallel on separate devices; {tails}"
-        )
-    return Work(training, (sampling, *evaluations), tuple(assumed), side_by_side)
-
-
-def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: AsynchronousLoop) -> Sampling:
-    """Returns the sampling of a round with continuous samplers: all shares of the replicas, within the window."""
-    prompts, taken = sampling.calls * sampling.prompts, groups_per_step * loop.replica_share
-    # A free replica gets at most the groups that the window still admits, even if its share is larger.
-    if loop.window is not None:
-        taken = min(taken, (loop.window + 1) * groups_per_step)
-    if loop.repack.kind == "none":
-        return replace(sampling, calls=prompts / taken, prompts=taken)
-    return replace(sampling, calls=1, prompts=prompts, in_flight=taken)
-
-
 def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
     """Returns a warning for problems left out, and one with the reason if a round did not change the weights."""
     count = metrics.get("prompts/too_long", 0)
@@ -213,9 +126,7 @@ ABOUT = About(
     headline=("accuracy/mean_last", "accuracy {:.1%} of training samples"),
     contradictions=_contradictions,
     runs_model=lambda params: True,
-    work=_work,
     named_after=("policy", "round"),
     warnings=_warnings,
     is_varied=True,
-    lane="Policies",
 )

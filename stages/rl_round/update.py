@@ -49,7 +49,10 @@ from stages.engines.samplers.protocol import Sample
 from stages.engines.trainers.protocol import Diagnostics, LossFunction, Trainer, Update, add_diagnostics
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.losses import OVER_TOKENS, effective_sample_fraction, policy_loss, rates_by_staleness
-from stages.rl_round.methods import (
+from stages.rl_round.params import DistillationParams, RlParams
+from stages.rl_round.records import Group
+from stages.rl_round.samples import StepPlan, TrainingSamples, make_micro_batches, packed, rows, training_samples
+from stages.rl_round.update_methods import (
     BatchNormalized,
     ClipCov,
     Gae,
@@ -63,9 +66,6 @@ from stages.rl_round.methods import (
     PassAtK,
     PlainReward,
 )
-from stages.rl_round.params import DistillationParams, RlParams
-from stages.rl_round.records import Group
-from stages.rl_round.samples import StepPlan, TrainingSamples, make_micro_batches, packed, rows, training_samples
 
 
 def prepare_samples(
@@ -318,7 +318,7 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
     generalised advantages values, and get targets."""
     rewards, group_ids, mask = samples.rewards, samples.group_ids, samples.response_mask
     # Estimators of whole responses use only `rewards`, so a repetition penalty does not change their baselines. A new
-    # estimator needs a case here and a class in `AdvantageParams` (methods.py).
+    # estimator needs a case here and a class in `AdvantageParams` (update_methods.py).
     penalties = _penalties(samples, params)
     samples = replace(samples, penalised=penalties != 0)
     match params.advantage:

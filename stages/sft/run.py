@@ -50,7 +50,7 @@ def main(job: Job) -> None:
     if refusals := list(adapter_contradictions("sft", params.adapter, params.optimizer, trainer_params)):
         raise UserError(f"{paths.params} is not usable: {'; '.join(refusals)}")
     funnel, train, validation = _encode(paths, params, prompt)
-    model = language_model(paths.policy, trainer_params)
+    model = language_model(paths.policy, trainer_params, prompt)
     match chosen("sft.adapter", params.adapter):
         case LoraParams():
             from stages.engines.policies.lora import with_lora
@@ -194,20 +194,15 @@ def encode_demonstrations(
     """Returns one sequence per row of a `demonstration` table; responses end with the end-of-sequence token.
 
     Rows longer than `max_sequence_tokens` are dropped: truncated responses would teach the policy not to end. So are
-    conversations that the chat template rejects, or that contain the text of a special token.
+    conversations that the chat template rejects.
     """
     sequences, context = [], 0
     rows = frame.to_dict("records")
     # The prompts of sampling contain an environment's text before the first turn, so these contain it as well. The
     # first turn of a conversation has it already.
     texts = iter(problem_texts(prompt, [row for row in rows if not isinstance(row.get("messages"), str)]))
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     for row in progress(rows, label="sft: tokens of demonstrations"):
         if isinstance(row.get("messages"), str):
-            if held := [token for token in special if token in row["messages"]]:
-                # The tokenizer would make it a special token, so a text could end its turn and begin another one.
-                funnel.drop(row, "special_token", f"a turn holds {held[0]}")
-                continue
             try:
                 ids, is_written, turns = encode_messages(json.loads(row["messages"]))
             except UserError as error:
@@ -217,9 +212,8 @@ def encode_demonstrations(
             start = is_written.index(True)
             sequence = TokenSequence(ids[:start], ids[start:], is_written[start:])
         else:
-            sequence = TokenSequence(
-                encode_prompt(tokenizer, prompt, next(texts)), encode_response(tokenizer, row["response"], prompt)
-            )
+            asked = encode_prompt(tokenizer, prompt, next(texts))
+            sequence = TokenSequence(asked, encode_response(tokenizer, row["response"], prompt, asked))
         if sequence.tokens > max_sequence_tokens:
             funnel.drop(row, "too_long", f"{sequence.tokens} tokens, limit {max_sequence_tokens}")
         else:

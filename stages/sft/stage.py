@@ -6,7 +6,7 @@ from pydantic import Field
 
 from stages.engines.trainers.params import AdapterParams, TrainerParams, TrainingParams, adapter_contradictions
 from stages.foundations.params import PromptParams
-from stages.foundations.stage import About, Lengths, Sections, Stage, Training, Work
+from stages.foundations.stage import About, Sections, Stage
 
 
 class SftParams(TrainingParams):
@@ -39,31 +39,6 @@ STAGE = Stage(
 )
 
 
-def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    sft, demonstrate = sections["sft"], sections["demonstrate"]
-    sequences, assumed = sft.steps * sft.batch_demonstrations, ()
-    if address in lengths.trained:
-        sequence = lengths.trained[address] / sequences
-        assumed = (f"demonstration: {sequence:.0f} tokens ({lengths.sources['trained']})",)
-    else:
-        most = min(demonstrate.max_response_tokens, sft.max_sequence_tokens)
-        sequence = min(lengths.prompt + lengths.response_share * most, float(sft.max_sequence_tokens))
-    tokens = sequences * sequence
-    # Rounded up: the last step is validated as well.
-    validations = -(-sft.steps // sft.validate_every_steps)
-    training = Training(
-        tokens=tokens,
-        response_tokens=tokens * max(0.0, 1 - lengths.prompt / sequence),
-        forward_tokens=validations * demonstrate.validation_rows * sequence,
-        context=sequence,
-        longest=sft.max_sequence_tokens,
-        updates=sft.steps,
-        kind=sft.optimizer.kind,
-        adapter=sft.adapter,
-    )
-    return Work(training, taken_for_granted=assumed)
-
-
 def _contradictions(sections: Sections) -> list[str]:
     sft = sections["sft"]
     return [*adapter_contradictions("sft", sft.adapter, sft.optimizer, sections["trainer"])]
@@ -75,8 +50,5 @@ ABOUT = About(
     headline=("loss/validation_last", "validation loss {:.3f}"),
     contradictions=_contradictions,
     runs_model=lambda params: True,
-    work=_work,
     named_after=("policy",),
-    lane="Policies",
-    has_funnel=True,
 )

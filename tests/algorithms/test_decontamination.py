@@ -93,6 +93,37 @@ def test_exact_hit_names_both_sides():
     assert index(EXACT, APPLES).find(APPLES.replace("3", "5")) is None
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        "%s Put your final answer within \\boxed{}.",
+        "%s\nPut your final answer within \\boxed{}",
+        "Solve this. %s",
+        "**Problem 7.** %s **Hint.** Count.",
+        "Question: %s\nAnswer:",
+        '"%s" was asked at a contest.',
+    ],
+)
+@pytest.mark.parametrize("problem", ["What is $2+2$?", APPLES, "Find $3! + 1$."])
+def test_a_problem_that_is_whole_sentences_of_a_text_is_an_exact_hit(problem, around):
+    [hit] = index(EXACT, problem).find_all(around.replace("%s", problem))
+    assert (hit.rule, hit.overlap) == ("exact", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        ("Compute 3+4.", "Compute 3+4-2. Then stop."),
+        ("Compute 3+4.", "We compute 3+4. Then stop."),
+        ("Find x if 2x=4.", "Find x if 2x=4 and y=3. Show work."),
+        ("2+2", "What is it? 2+2"),
+        ("How many does she have?", "Ann has 3 and buys 4. How many does she have?"),
+    ],
+)
+def test_a_part_of_a_sentence_or_a_few_signs_are_no_hit(problem, text):
+    assert index(EXACT, problem).find_all(text) == []
+
+
 def test_ngrams_count_from_their_share_on():
     # Single letters would be names of points. Benchmark: aa bb cc dd ee ff = 3 four-grams, of which
     # "xx aa bb cc dd ee" shares 2: 2 of min(3, 3) = 0.67.

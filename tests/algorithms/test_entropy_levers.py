@@ -50,22 +50,6 @@ def test_nan_outside_the_mask_reaches_no_choice_and_no_gradient():
     assert loss.isfinite().all() and gradient.isfinite().all()
 
 
-def test_covariances_against_a_loop():
-    rng = torch.Generator().manual_seed(0)
-    logprobs, advantages = (torch.randn(4, 7, generator=rng) for _ in range(2))
-    mask = torch.rand(4, 7, generator=rng) < 0.6
-    places = [(row, column) for row in range(4) for column in range(7) if mask[row, column]]
-    means = [sum(float(part[place]) for place in places) / len(places) for part in (logprobs, advantages)]
-    found = covariances(logprobs, advantages, mask)
-    for place in places:
-        expected = (float(logprobs[place]) - means[0]) * (float(advantages[place]) - means[1])
-        assert float(found[place]) == pytest.approx(expected, abs=1e-9)
-    # Their mean is the covariance of the two, and a constant advantage has none.
-    flat = torch.stack([logprobs[mask], advantages[mask]]).double()
-    assert float(found.sum() / mask.sum()) == pytest.approx(float(flat.cov(correction=0)[0, 1]))
-    assert not covariances(logprobs, torch.ones(4, 7), mask).any()
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_top_fraction_against_a_loop(seed):
     rng = random.Random(seed)

@@ -1,7 +1,6 @@
 """Scores with intervals, and comparisons of two policies: by hand and against SciPy."""
 
 import itertools
-from math import comb
 
 import numpy
 import pytest
@@ -26,12 +25,6 @@ def test_pass_at_k_by_hand():
     assert pass_at_k(8, 0, 3) == 0
     assert pass_at_k(8, 6, 3) == 1
     assert pass_at_k(10, 3, 1) == pytest.approx(0.3)
-
-
-@pytest.mark.parametrize(("n", "c", "k"), [(5, 2, 3), (6, 1, 4), (7, 5, 2), (3, 3, 3)])
-def test_pass_at_k_counts_subsets(n, c, k):
-    subsets = list(itertools.combinations([1] * c + [0] * (n - c), k))
-    assert pass_at_k(n, c, k) == pytest.approx(sum(any(subset) for subset in subsets) / len(subsets))
 
 
 def test_pass_at_k_takes_arrays_and_large_n():
@@ -73,11 +66,6 @@ def test_majority_equals_counting_every_subset(k):
         assert majority_at_k(answers, 1, k) == pytest.approx(_slow_majority(answers, 1, k))
 
 
-def test_majority_of_many_samples_is_quick():
-    answers = [index % 40 for index in range(64)]
-    assert 0 < majority_at_k(answers, 3, 32) < 1
-
-
 def test_bootstrap_is_deterministic_and_covers_the_mean():
     scores = numpy.random.default_rng(0).integers(0, 2, size=300)
     interval = clustered_bootstrap(scores, draws=1000, seed=5)
@@ -110,16 +98,6 @@ def test_memory_bound_does_not_change_the_result(monkeypatch):
     whole = clustered_bootstrap(scores, draws=500)
     monkeypatch.setattr("stages.algorithms.estimators._CELLS_AT_ONCE", 700)
     assert clustered_bootstrap(scores, draws=500) == whole
-
-
-def test_pairing_finds_a_small_constant_gain():
-    generator = numpy.random.default_rng(2)
-    first = generator.random(200)
-    gain = paired_bootstrap(first, first + 0.01)
-    assert gain.estimate == pytest.approx(0.01)
-    assert gain.low > 0
-    separate = [clustered_bootstrap(first), clustered_bootstrap(first + 0.01)]
-    assert separate[0].high > separate[1].low
 
 
 @pytest.mark.parametrize(
@@ -194,24 +172,6 @@ def test_shares_by_hand(stats):
     assert found.interval == pytest.approx(wanted, abs=1e-5)
 
 
-def test_many_problems_have_the_ordinary_t_interval(stats):
-    generator = numpy.random.default_rng(0)
-    first = generator.binomial(8, 0.5, 20_000) / 8
-    second = generator.binomial(8, 0.52, 20_000) / 8
-    wanted = stats.ttest_rel(second, first)
-    found = compare_paired(first, second)
-    assert found.interval[1:] == pytest.approx(tuple(wanted.confidence_interval()), abs=2e-5)
-    assert found.p_value == pytest.approx(wanted.pvalue, rel=0.02)
-
-
-@pytest.mark.parametrize(("wins", "losses"), [(4, 0), (5, 0), (6, 0), (8, 0), (7, 1), (9, 1), (12, 5), (20, 9)])
-def test_the_p_value_is_near_the_exact_test_of_mcnemar(wins, losses):
-    total = wins + losses
-    exact = 2 * sum(comb(total, number) for number in range(wins, total + 1)) / 2**total
-    found = compare_paired(*of_counts(wins, losses, 60 - total)).p_value
-    assert 0.6 * exact < found < 1.7 * exact
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_interval_and_p_value_never_contradict_each_other_and_sides_can_be_swapped(seed):
     generator = numpy.random.default_rng(seed)
@@ -284,11 +244,13 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(score, gain, samples)
     assert held / 3000 >= 0.935
 
 
-def test_welch_is_that_of_scipy(stats):
-    first, second = [1.0, 2.0, 3.0], [3.0, 5.0, 7.5, 4.0]
-    wanted = stats.ttest_ind(second, first, equal_var=False).confidence_interval()
-    found = welch_interval(first, second)
-    assert found.estimate == pytest.approx(2.875) and found[1:] == pytest.approx(tuple(wanted))
+def test_welch_by_hand(stats):
+    # means 2 and 4.875; squared errors 1/3 and 3.7292/4; 4.6392 degrees of freedom by Welch and Satterthwaite
+    reach = stats.t(4.6392).ppf(0.975) * (1 / 3 + 3.7291667 / 4) ** 0.5
+    found = welch_interval([1.0, 2.0, 3.0], [3.0, 5.0, 7.5, 4.0])
+    assert found == pytest.approx((2.875, 2.875 - reach, 2.875 + reach), abs=1e-3)
+    # One group without a spread has the interval of the other: t(2) = 4.3027, and a squared error of 1/3.
+    assert welch_interval([1, 1], [1.0, 2.0, 3.0]) == pytest.approx((1, 1 - 2.4842, 1 + 2.4842), abs=1e-4)
     assert welch_interval([1, 1], [2, 2]) == (1.0, 1.0, 1.0)
     with pytest.raises(ValueError):
         welch_interval([1], [2, 3])

@@ -1,6 +1,8 @@
-"""The window of staleness and the choice of trajectories: by hand, against slow versions, and over whole schedules."""
+"""The window of staleness and the choice of trajectories: by hand and against slow versions.
 
-import heapq
+asynchronous/test_coordinator.py plays whole schedules.
+"""
+
 import random
 from itertools import count
 
@@ -12,21 +14,6 @@ from stages.algorithms.rollout_schedule import ExperienceWindow, Replica, repack
 def begun(window, names, version):
     for name in names:
         window.begin(name, version)
-
-
-def test_a_synchronous_loop_begins_a_batch_and_nothing_more():
-    # Window 0: what version 0 draws is for step 0, which has two places.
-    window = ExperienceWindow(groups_per_step=2, window=0, steps=3)
-    assert window.may_begin(0) == 2
-    begun(window, "ab", 0)
-    assert window.may_begin(0) == 0 and window.next_batch() is None
-    window.mark_ready("b")
-    assert window.next_batch() is None
-    window.mark_ready("a")
-    assert window.next_batch() == ["a", "b"]
-    window.take(["a", "b"])
-    assert len(window) == 0 and window.may_begin(0) == 0  # version 0 is too old for step 1
-    assert window.may_begin(1) == 2
 
 
 def test_a_younger_group_overtakes_until_the_deadline():
@@ -46,18 +33,6 @@ def test_a_younger_group_overtakes_until_the_deadline():
     assert window.next_batch() == ["a"]
 
 
-def test_an_older_version_on_a_slow_replica_goes_first():
-    # Step 1 is next, window 1. x, of version 1, may wait for step 2; y, begun later with version 0, may not.
-    window = ExperienceWindow(groups_per_step=1, window=1, steps=9, steps_done=1)
-    begun(window, "x", 1)
-    assert window.may_begin(0) == 1
-    begun(window, "y", 0)
-    window.mark_ready("x")
-    assert window.next_batch() is None
-    window.mark_ready("y")
-    assert window.next_batch() == ["y"]
-
-
 def test_what_is_left_out_makes_room_and_the_round_ends_even():
     window = ExperienceWindow(groups_per_step=2, window=4, steps=2)
     assert window.may_begin(0) == 4  # two steps of two, though the window would let ten begin
@@ -71,15 +46,6 @@ def test_what_is_left_out_makes_room_and_the_round_ends_even():
         window.begin("a", 0)
     with pytest.raises(KeyError):
         window.mark_ready("c")
-
-
-def test_without_a_window_only_the_end_of_the_round_bounds():
-    window = ExperienceWindow(groups_per_step=2, window=None, steps=50)
-    assert window.may_begin(0) == 100
-    begun(window, range(100), 0)
-    for group in (99, 98, 3):
-        window.mark_ready(group)
-    assert window.next_batch() == [3, 98]
 
 
 class SlowWindow:
@@ -141,105 +107,6 @@ def test_any_history_is_that_of_the_slow_window(seed):
             slow.done += 1
 
 
-class Schedule:
-    """A round by a fake clock: replicas that draw several groups, some with old weights, and a trainer."""
-
-    def __init__(self, seed, window, steps, left_out=0.15):
-        self.rng, self.left_out_share = random.Random(seed), left_out
-        self.size, self.bound, self.steps = self.rng.randint(1, 6), window, steps
-        self.window = ExperienceWindow(self.size, window, steps)
-        self.replicas = [0] * self.rng.randint(1, 5)
-        """Versions."""
-        self.running = [0] * len(self.replicas)
-        self.version = {}
-        self.length = {}
-        self.ready_at = {}
-        self.trained, self.left_out = [], []
-        self.published = 0
-        self.is_training = False
-        self.events, self.order = [], count()
-
-    def run(self):
-        for replica in range(len(self.replicas)):
-            self.at(0.0, "free", replica)
-        while self.window.steps_done < self.steps or self.is_training:
-            time, _, what, which = heapq.heappop(self.events)
-            assert time < 100 * self.steps, "everybody waits for somebody"
-            getattr(self, what)(time, which)
-        return self
-
-    def at(self, time, what, which):
-        heapq.heappush(self.events, (time, next(self.order), what, which))
-
-    def free(self, time, replica):
-        """It takes new weights when it has nothing left, though not always, and begins some groups."""
-        if not self.running[replica] and (self.rng.random() < 0.7 or not self.window.may_begin(self.replicas[replica])):
-            self.replicas[replica] = self.published
-        version = self.replicas[replica]
-        groups = min(self.window.may_begin(version), self.rng.randint(1, 2 * self.size))
-        for _ in range(groups):
-            name = len(self.version)
-            self.window.begin(name, version)
-            self.version[name] = version
-            self.length[name] = self.rng.lognormvariate(0, 0.8)
-            self.running[replica] += 1
-            self.at(time + self.length[name], "end", (replica, name))
-        if not self.running[replica]:
-            self.at(time + 0.5, "free", replica)
-
-    def end(self, time, which):
-        replica, name = which
-        self.running[replica] -= 1
-        if self.rng.random() < self.left_out_share:
-            self.window.leave_out(name)
-            self.left_out.append(name)
-        else:
-            self.window.mark_ready(name)
-            self.ready_at[name] = self.window.steps_done
-        self.train(time)
-        self.free(time, replica)
-
-    def train(self, time):
-        if self.is_training or (batch := self.window.next_batch()) is None:
-            return
-        step = self.window.steps_done
-        assert len(batch) == len(set(batch)) == self.size
-        for name in batch:
-            if self.bound is not None:
-                assert 0 <= step - self.version[name] <= self.bound
-                assert step + 1 - self.ready_at[name] <= self.bound + 1
-        self.window.take(batch)
-        self.trained += batch
-        self.is_training = True
-        self.at(time + self.rng.choice([0.05, 0.3, 1.5]), "published_", step + 1)
-
-    def published_(self, time, version):
-        self.published, self.is_training = version, False
-        self.train(time)
-
-
-@pytest.mark.parametrize("window", range(5))
-def test_in_a_thousand_schedules_none_is_late_none_stands_still_and_none_is_lost(window):
-    """200 for each window; staleness and waiting are asserted at each step."""
-    for seed in range(200):
-        done = Schedule(f"{window} {seed}", window, steps=12).run()
-        issued = set(done.version)
-        carried = {name for name in issued if name in done.window}
-        assert len(done.trained) == 12 * done.size
-        assert len(done.trained) + len(done.left_out) + len(carried) == len(issued)
-        assert not carried  # the last step is a deadline for all
-
-
-@pytest.mark.parametrize("window", [*range(5), None])
-def test_long_responses_are_trained_on_as_often_as_short_ones(window):
-    done = Schedule(7, window, steps=4000).run()
-    halfway = done.trained[: len(done.trained) // 2]
-    issued = [name for name in range(len(halfway) + len(done.left_out)) if name in done.length]
-    trained_mean = sum(done.length[name] for name in halfway) / len(halfway)
-    issued_mean = sum(done.length[name] for name in issued) / len(issued)
-    assert trained_mean == pytest.approx(issued_mean, rel=0.02)
-
-
 def draining(name, kv_used, trajectories, version=0):
     return Replica(name, version, kv_used, kv_used + 1, trajectories)
 
@@ -249,12 +116,6 @@ def test_a_plan_worked_by_hand():
     # (30) fits c (60 + 30 = 90), not d (95 + 30). c will receive b, and stays; d stays as well.
     replicas = [draining("c", 60, 3), draining("a", 10, 2), draining("d", 85, 2), draining("b", 30, 2)]
     assert repack(replicas, kv_capacity=100, batch_bound=8) == [("a", "d"), ("b", "c")]
-
-
-def test_both_bounds_may_be_met_and_not_passed():
-    assert repack([draining("a", 40, 3), draining("b", 60, 5)], 100, 8) == [("a", "b")]
-    assert repack([draining("a", 40, 3), draining("b", 61, 5)], 100, 8) == []
-    assert repack([draining("a", 40, 4), draining("b", 60, 5)], 100, 8) == []
 
 
 @pytest.mark.parametrize(

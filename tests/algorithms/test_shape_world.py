@@ -4,13 +4,13 @@ import numpy
 import pytest
 from scipy.ndimage import gaussian_filter, label
 
-from stages.algorithms.shape_world import (
+from stages.foundations.errors import UserError
+from stages.images.algorithms.shape_world import (
     KINDS,
     RELATIONS,
     SIDE,
     Item,
     Scene,
-    _patches,
     all_prompts,
     changed_scenes,
     found_objects,
@@ -19,7 +19,6 @@ from stages.algorithms.shape_world import (
     shape_mask,
     true_score,
 )
-from stages.foundations.errors import UserError
 
 PROMPTS = all_prompts()
 SOME = list(PROMPTS)[::11]
@@ -144,17 +143,6 @@ def test_the_detector_finds_what_a_flood_fill_finds():
         _, patches = label(numpy.abs(drawn.astype(int) - drawn[0, 0]).max(axis=2) > 30)
         found, clean = found_objects(drawn)
         assert len(found) == patches and clean == 1.0
-
-
-def test_patches_are_those_of_scipy_on_noise_with_long_winding_ones():
-    random = numpy.random.default_rng(3)
-    for _ in range(20):
-        colours = random.integers(0, 2, (24, 17))
-        patches = _patches(colours)
-        for colour in (0, 1):
-            expected, count = label(colours == colour)
-            pairs = set(zip(expected[expected > 0], patches[expected > 0], strict=True))
-            assert len(pairs) == count == len({one for _, one in pairs})
 
 
 def test_a_larger_picture_is_judged_in_its_own_size():

@@ -33,19 +33,6 @@ def statistics_of_logits(logits, token_ids, log_threshold):
     return logprobs.gather(-1, chosen)[..., 0], entropy, probs.square().sum(-1)
 
 
-def slow(hidden, head, token_ids, temperature, log_threshold):
-    out = np.zeros((3, *token_ids.shape))
-    for b, t in np.ndindex(token_ids.shape):
-        z = [float(hidden[b, t] @ row) / temperature for row in head]
-        a = token_ids[b, t]
-        members = [v for v in range(len(z)) if v == a or z[v] >= max(z) + log_threshold]
-        total = sum(math.exp(z[v]) for v in members)
-        probs = {v: math.exp(z[v]) / total for v in members}
-        entropy = -sum(p * math.log(p) for p in probs.values())
-        out[:, b, t] = math.log(probs[a]), entropy, sum(p * p for p in probs.values())
-    return out
-
-
 def make(batch=3, tokens=11, width=16, vocab=37, dtype=torch.float32, seed=0):
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(batch, tokens, width, generator=generator, dtype=dtype)
@@ -82,16 +69,6 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("log_threshold", [-math.inf, -13.0, -1.5, 0.0])
-def test_against_loops(temperature, log_threshold):
-    hidden, head, token_ids = make(dtype=torch.float64)
-    arrays = (hidden.detach().numpy(), head.detach().numpy(), token_ids.numpy())
-    ours = token_statistics(hidden, head, token_ids, temperature, log_threshold)
-    expected = slow(*arrays, temperature, log_threshold)
-    np.testing.assert_allclose(torch.stack(list(ours)).detach(), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("log_threshold", [None, -13.0, -1.5])
 @pytest.mark.parametrize("chunk_tokens", [None, 1, 7, 1000])
 def test_values_and_gradients_in_float32(temperature, log_threshold, chunk_tokens):
@@ -110,30 +87,19 @@ def test_values_and_gradients_in_float32(temperature, log_threshold, chunk_token
             torch.testing.assert_close(ours_gradient.double(), exact_gradient, atol=1e-5, rtol=1e-5)
 
 
-def test_many_tiles_of_tokens_and_vocabulary():
-    hidden, head, token_ids = make(batch=2, tokens=600, width=8, vocab=2500, dtype=torch.float64)
-    ours = token_statistics(hidden, head, token_ids, 0.9, -4.0)
-    expected = naive(hidden, head, token_ids, 0.9, -4.0)
-    for left, right in zip(ours, expected, strict=True):
-        torch.testing.assert_close(left, right)
-    for left, right in zip(gradients(ours, (hidden, head)), gradients(expected, (hidden, head)), strict=True):
-        torch.testing.assert_close(left, right)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("log_threshold", [None, -1.5])
-@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1, 2)])
-def test_capped_logits(temperature, log_threshold, which):
+@pytest.mark.parametrize(("cap", "which"), [(None, (0, 1, 2)), *((1.5, one) for one in ((0,), (1,), (2,), (0, 1, 2)))])
+def test_many_tiles_of_tokens_and_vocabulary_and_capped_logits(temperature, log_threshold, cap, which):
     """Logits are about normal with a deviation of 2: a cap of 1.5 bends most of them."""
     hidden, head, token_ids = make(batch=2, tokens=600, width=8, vocab=2500, dtype=torch.float64)
-    ours = token_statistics(hidden, head, token_ids, temperature, log_threshold, 700, cap=1.5)
-    expected = naive(hidden, head, token_ids, temperature, log_threshold, 1.5)
+    ours = token_statistics(hidden, head, token_ids, temperature, log_threshold, 700, cap=cap)
+    expected = naive(hidden, head, token_ids, temperature, log_threshold, cap)
     for left, right in zip(ours, expected, strict=True):
         torch.testing.assert_close(left, right)
     inputs = (hidden, head)
     for left, right in zip(gradients(ours, inputs, which), gradients(expected, inputs, which), strict=True):
         torch.testing.assert_close(left, right)
-    assert not torch.allclose(ours.logprobs, token_statistics(hidden, head, token_ids, temperature).logprobs, atol=0.1)
 
 
 def test_a_cap_by_hand():
@@ -257,15 +223,6 @@ def test_extreme_logits_stay_finite():
     torch.testing.assert_close(uniform.sum_squared_probs, torch.full((3, 11), 1 / 37))
 
 
-def test_a_step_raises_the_token_and_another_flattens_the_distribution():
-    hidden, head, token_ids = make()
-    for index, pruning in ((0, None), (0, -1.0), (1, None)):
-        before = token_statistics(hidden, head, token_ids, 1.0, pruning)[index]
-        (direction,) = torch.autograd.grad(before.sum(), hidden)
-        after = token_statistics(hidden + 1e-3 * direction, head, token_ids, 1.0, pruning)[index]
-        assert (after > before).float().mean() > 0.95 and after.sum() > before.sum()
-
-
 def test_equal_runs_are_equal_to_the_last_bit():
     hidden, head, token_ids = make(batch=2, tokens=300, vocab=500)
     runs = [gradients(token_statistics(hidden, head, token_ids), (hidden, head)) for _ in range(2)]
@@ -287,14 +244,6 @@ def test_senseless_settings_are_refused(arguments, message):
         token_statistics(hidden, head, token_ids, *arguments)
 
 
-# --- the safe vocabulary
-@pytest.fixture
-def logits_of_tokens():
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(3, 5, 17, generator=generator, dtype=torch.float64)
-    return logits, torch.randint(17, (3, 5), generator=generator)
-
-
 def test_pruning_by_hand():
     # p = (0.5, 0.3, 0.15, 0.05), rho = 0.3: safe while p >= 0.15. Renormalised over 0.95: log(0.3 / 0.95).
     logits = torch.tensor([0.5, 0.3, 0.1501, 0.05], dtype=torch.float64).log()
@@ -306,63 +255,15 @@ def test_pruning_by_hand():
     assert outside.tolist() == [[False, True]]
 
 
-@pytest.mark.parametrize("log_threshold", [0.0, -1.0, -3.0, -13.0])
-def test_pruning_against_loops(log_threshold, logits_of_tokens):
-    logits, token_ids = logits_of_tokens
-    logprobs, outside = pruned_logprobs(logits, token_ids, log_threshold)
-    expected, *_ = slow(logits.numpy(), np.eye(17), token_ids.numpy(), 1.0, log_threshold)
-    np.testing.assert_allclose(logprobs, expected, atol=1e-12)
-    chosen = np.take_along_axis(logits.numpy(), token_ids.numpy()[..., None], -1)[..., 0]
-    np.testing.assert_array_equal(outside, chosen < logits.numpy().max(-1) + log_threshold)
-
-
-def test_pruned_probabilities_of_the_safe_set_sum_to_one(logits_of_tokens):
-    logits, _ = logits_of_tokens
-    every = torch.arange(17).expand(3, 5, 17)
-    safe = safe_vocabulary(logits, -2.0)
-    columns = [pruned_logprobs(logits, every[..., v].contiguous(), -2.0)[0].exp() for v in range(17)]
-    total = torch.where(safe, torch.stack(columns, -1), 0.0).sum(-1)
-    torch.testing.assert_close(total, torch.ones_like(total))
-
-
-def test_a_shift_of_the_logits_changes_nothing_and_no_threshold_prunes_nothing(logits_of_tokens):
-    logits, token_ids = logits_of_tokens
-    torch.testing.assert_close(
-        pruned_logprobs(logits + 100.0, token_ids, -2.0), pruned_logprobs(logits, token_ids, -2.0)
-    )
-    logprobs, outside = pruned_logprobs(logits, token_ids, -math.inf)
-    torch.testing.assert_close(logprobs, logits.log_softmax(-1).gather(-1, token_ids[..., None])[..., 0])
-    assert not outside.any()
-
-
-def test_members_of_the_set_gain_and_nobody_else_moves(logits_of_tokens):
-    logits, token_ids = logits_of_tokens
-    logits.requires_grad_()
-    logprobs, _ = pruned_logprobs(logits, token_ids, -2.0)
-    (gradient,) = torch.autograd.grad(logprobs.sum(), logits)
-    member = safe_vocabulary(logits.detach(), -2.0).scatter(-1, token_ids[..., None], True)
-    assert (gradient[~member] == 0).all() and gradient.isfinite().all()
-    alone = member.sum(-1) == 1
-    assert (gradient.gather(-1, token_ids[..., None])[..., 0][~alone] > 0).all()
-    step = pruned_logprobs((logits + 0.01 * gradient).detach(), token_ids, -2.0)[0]
-    assert (step >= logprobs.detach() - 1e-12).all()
-
-
 def test_safe_vocabulary_keeps_ties_and_any_leading_shape():
     logits = torch.tensor([1.0, 1.0, 0.999])
+    logprobs, outside = pruned_logprobs(logits[None, None], torch.tensor([[2]]), -math.inf)
+    torch.testing.assert_close(logprobs[0], logits.log_softmax(-1)[2:])
+    assert not outside.any()
     assert safe_vocabulary(logits, 0.0).tolist() == [True, True, False]
     assert safe_vocabulary(logits.expand(2, 4, 5, 3), -1.0).shape == (2, 4, 5, 3)
     with pytest.raises(ValueError, match="at most 0"):
         safe_vocabulary(logits, 0.5)
-
-
-def test_pruning_moves_the_distribution_by_the_mass_it_drops(logits_of_tokens):
-    logits, _ = logits_of_tokens
-    probs, safe = logits.softmax(-1), safe_vocabulary(logits, -2.0)
-    kept = torch.where(safe, probs, 0.0)
-    total = kept.sum(-1, keepdim=True)
-    distance = 0.5 * (kept / total - probs).abs().sum(-1)
-    torch.testing.assert_close(distance, 1 - total[..., 0])
 
 
 def cut_distribution(logits, top_k, top_p):

@@ -8,11 +8,13 @@ import yaml
 
 from pipelines.graph.recipes import read_recipe
 from pipelines.graph.schema import updated_graph
-from pipelines.launching.params import LAUNCHER
+from pipelines.launching.launchers import LAUNCHED
+from pipelines.planning.work import WITHOUT_WORK, WORK
 from stages.foundations.files import HEADLINE_COLUMNS
 from stages.foundations.fingerprints import stage_names
-from stages.foundations.stage import declared_stage
+from stages.foundations.stage import declared_stage, stage_folder
 from stages.foundations.stage_graph import optional_sections, stages_of
+from stages.pages.shown_stages import NOT_SHOWN, SHOWN
 
 PROJECT = Path(__file__).resolve().parents[2]
 RAW = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
@@ -38,6 +40,15 @@ def test_dvc_yaml_has_what_the_stages_declare():
     assert sorted(set(STAGES) - {"code"}) == stage_names(PROJECT)
 
 
+@pytest.mark.parametrize(
+    ("done", "left_out"), [(set(WORK), WITHOUT_WORK), (set(SHOWN), NOT_SHOWN)], ids=["plan", "pages"]
+)
+def test_every_stage_is_in_the_tables_of_its_readers(done, left_out):
+    """A new stage needs an entry in each: without one, `retrace plan` or the report would leave it out in silence."""
+    assert not done & left_out
+    assert sorted(done | left_out) == sorted({"code", *stage_names(PROJECT)})
+
+
 def test_a_stage_reads_the_section_of_its_name_and_depends_on_its_own_fingerprint_but_on_no_source():
     """So a recipe without that section is one without the stage."""
     for name in stage_names(PROJECT):
@@ -56,10 +67,10 @@ def test_the_code_stage_depends_on_all_that_fingerprints_are_made_of():
 def test_stages_that_know_ranks_are_started_by_section_launch_and_take_gpus():
     """A rank that nobody starts draws nothing, and a GPU that nobody counts is given to two stages."""
     for name, stage in STAGES.items():
-        sources = "".join(file.read_text() for file in (PROJECT / "stages" / name).rglob("*.py"))
+        sources = "".join(file.read_text() for file in stage_folder(PROJECT, name).rglob("*.py"))
         tools = ("build_trainer", "build_sampler", "pick_device", "launched_ranks")
         used = [tool for tool in tools if f"import {tool}" in sources]
-        assert LAUNCHER in stage["cmd"] or "launched_ranks" not in used, name
+        assert LAUNCHED in stage["cmd"] or "launched_ranks" not in used, name
         assert name == "grade" or bool(used) == ("runs_model=" in sources), name  # its judge runs by hand alone
 
 

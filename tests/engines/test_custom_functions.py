@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.commands.rewarding import describe
+from pipelines.commands.trying import describe
 from stages.engines.custom_functions import CustomFunction, FunctionValue
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
@@ -94,6 +94,7 @@ def test_many_rows_of_a_function_that_takes_them_together(tmp_path):
         ("return '1'", "it returned a str, which is no finite number"),
         ("return {'a': 1, 'b': None}", "it returned None as 'b', which is no finite number"),
         ("return {}", "it returned no part at all"),
+        ("return {'pass@1': 1}", "it returned a part named 'pass@1': use letters, digits, _, -, . and spaces"),
         ("return 1 / 0", "ZeroDivisionError: division by zero"),
         ("while True: pass", "it took more than 0.5 seconds"),
         ("return len(bytearray(1 << 30))", "it took more than 256 MiB"),
@@ -204,7 +205,7 @@ def test_retrace_reward_pays_what_the_recipe_says(tmp_path, monkeypatch):
     source = "def score(response, by=1): return {'a': 10 * by, 'b': by}\nother = score"
     (tmp_path / "custom/mine.py").write_text(source)
     (tmp_path / "rows.jsonl").write_text(json.dumps({"response": "x"}))
-    monkeypatch.setattr("pipelines.commands.rewarding.PROJECT", tmp_path)
+    monkeypatch.setattr("pipelines.commands.trying.PROJECT", tmp_path)
 
     def pays(*arguments):
         files = [str(tmp_path / name) for name in ("custom/mine.py", "rows.jsonl")]

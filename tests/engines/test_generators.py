@@ -8,8 +8,9 @@ import torch
 from diffusers import DDIMScheduler
 from safetensors.torch import load_file, save_file
 
-from stages.engines.generators.denoising import denoising_batch, denoising_errors
-from stages.engines.generators.generator import (
+from stages.foundations.errors import UserError
+from stages.images.engines.generators.denoising import denoising_batch, denoising_errors
+from stages.images.engines.generators.generator import (
     Generator,
     images_of,
     load_generator,
@@ -17,7 +18,6 @@ from stages.engines.generators.generator import (
     save_generator,
     to_uint8,
 )
-from stages.foundations.errors import UserError
 from tests.fakes.picture_recipes import tiny_sizes, tiny_vae
 
 CPU = torch.device("cpu")

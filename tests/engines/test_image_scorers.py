@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from stages.engines.image_scorers.aesthetic import load_aesthetic
-from stages.engines.image_scorers.config import AestheticParams
-from stages.engines.image_scorers.released_weights import released_scorer, renamed
-from stages.engines.image_scorers.scorer import fit_to_square, load_scorer, save_scorer
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
+from stages.images.engines.image_scorers.aesthetic import load_aesthetic
+from stages.images.engines.image_scorers.config import AestheticParams
+from stages.images.engines.image_scorers.released_weights import released_scorer, renamed
+from stages.images.engines.image_scorers.scorer import fit_to_square, load_scorer, save_scorer
 from tests.fakes.published_aesthetic import ONE_LAYER, STACK, published_aesthetic, published_score, write_aesthetic
 from tests.fakes.ranked_pictures import PROMPTS, tiny_scorer
 from tests.fakes.released_blip import published_blip, published_reward, published_weights, write_published

@@ -14,8 +14,10 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from stages.engines.images.params import ImageParams
-from stages.engines.images.shards import (
+from stages.foundations.errors import UserError
+from stages.foundations.seeds import derive_seed
+from stages.images.engines.pictures.params import ImageParams
+from stages.images.engines.pictures.shards import (
     image_id,
     pixels_of,
     png_of,
@@ -24,9 +26,7 @@ from stages.engines.images.shards import (
     shards_of,
     write_shards,
 )
-from stages.foundations.errors import UserError
-from stages.foundations.seeds import derive_seed
-from stages.image_pool.run import ImageDecoder
+from stages.images.image_pool.run import ImageDecoder
 from tests.fakes.hostile_images import GRADIENT, LIMITS, TAKEN, png, saved
 from tests.fakes.one_stage import picture_row
 
@@ -46,7 +46,7 @@ def test_what_they_become(decoder):
 
 
 def test_a_worker_that_dies_costs_one_image(monkeypatch):
-    monkeypatch.setattr("stages.image_pool.run.decode", os._exit)
+    monkeypatch.setattr("stages.images.image_pool.run.decode", os._exit)
     with ImageDecoder(ImageParams.model_validate(LIMITS)) as pool:
         pool._pool.submit = lambda **_: type(pool._pool).submit(pool._pool, status=3)
         (found,) = pool.decode([png()])

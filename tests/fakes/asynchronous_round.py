@@ -64,13 +64,10 @@ class ActorsHere:
             return None
         self._patience.append(patience_seconds)
         (method, arguments), self._call = self._call, None
-        answer = self.wait(method, *arguments)
+        answer = getattr(self._actor, method)(*arguments)
         if self._is_lost(method, arguments[0] if arguments else None):
             raise RanksLost("it died")
         return answer
-
-    def wait(self, method, *arguments):
-        return getattr(self._actor, method)(*arguments)
 
     def start_again(self):
         self._actor = self._new()

@@ -161,9 +161,10 @@ def commit_all(root: Path, message: str) -> str:
         git(root, "init", "-q", "-b", "main")
         (root / ".gitignore").write_text("data/*\n!data/metrics\n!data/curves\nstate/\n.dvc/\nreports/\n")
     git(root, "add", "-A")
-    git(root, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", message)
+    git(root, "commit", "-qm", message)
     return git(root, "rev-parse", "HEAD").strip()
 
 
 def git(root: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout

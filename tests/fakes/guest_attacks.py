@@ -34,6 +34,9 @@ ATTACKS = {
     "mount": "import ctypes; assert syscall(165, b'none', b'/tmp', b'tmpfs', 0, 0) >= 0",
     "have the kernel work": "import ctypes; assert syscall(425, 8, bytes(120)) >= 0",
     "raise the limit of memory": "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))",
+    "raise the limit of open files": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, 20_000))",
+    "enlarge a pipe": "import fcntl, os; fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
+    "fill 100 pipes": "import os\nfor _ in range(100): os.write(os.pipe()[1], bytes(1 << 16))",
     "outlive the host": "import ctypes; assert ctypes.CDLL(None).prctl(1, 0, 0, 0, 0) == 0",
     "take 10 GB": "kept = bytes(10 * 10**9)",
     "touch 10 GB": "kept = []\nfor _ in range(1000): kept.append(b'x' * 10**7)",
@@ -78,9 +81,3 @@ print("all tried")
 def all_in_one(known):
     """A program that prints the names of the attacks that succeed, and then `all tried`."""
     return _ALL.format(attacks=ATTACKS, known=known)
-
-
-def one_by_one(known):
-    """A program for each attack, which prints `escaped` where it succeeds."""
-    head = "".join(f"{name} = {value!r}\n" for name, value in known.items())
-    return {name: f"{head}{attack}\nprint('escaped')" for name, attack in ATTACKS.items()}

@@ -12,10 +12,10 @@ import numpy
 import yaml
 
 from stages.__main__ import main
-from stages.engines.images.shards import image_row
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage import declared_stage
 from stages.foundations.tables import PROMPT, prompt_id, write_table
+from stages.images.engines.pictures.shards import image_row
 
 
 def stage_flags(address: str, folder: Path, **places: Path) -> list[str]:

@@ -13,14 +13,14 @@ import yaml
 from diffusers import AutoencoderKL
 from pydantic import TypeAdapter
 
-from stages.algorithms.shape_world import all_prompts, render, scene_of
-from stages.engines.generators.generator import new_generator, save_generator
-from stages.engines.generators.params import GeneratorSizes
-from stages.engines.images.shards import png_of
 from stages.foundations.machine import PROJECT
 from stages.foundations.tables import PROMPT, prompt_id, write_table
-from stages.t2i_prompts.run import make_prompts
-from stages.t2i_prompts.stage import T2iPromptsParams
+from stages.images.algorithms.shape_world import all_prompts, render, scene_of
+from stages.images.engines.generators.generator import new_generator, save_generator
+from stages.images.engines.generators.params import GeneratorSizes
+from stages.images.engines.pictures.shards import png_of
+from stages.images.t2i_prompts.run import make_prompts
+from stages.images.t2i_prompts.stage import T2iPromptsParams
 from tests.fakes.one_stage import recipe
 from tests.fakes.released_blip import published_blip, write_published
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy
 
-from stages.engines.image_scorers.config import ScorerConfig
-from stages.engines.image_scorers.scorer import ImageScorer, caption_tokenizer, new_scorer, save_scorer
-from stages.engines.images.shards import write_shards
 from stages.foundations.tables import PAIR, RANKING, RATING, write_table
+from stages.images.engines.image_scorers.config import ScorerConfig
+from stages.images.engines.image_scorers.scorer import ImageScorer, caption_tokenizer, new_scorer, save_scorer
+from stages.images.engines.pictures.shards import write_shards
 from tests.fakes.one_stage import pair_row, picture_row
 
 PROMPTS = ["a red circle", "two blue squares", "a circle", "a red square above a blue circle"]

@@ -35,10 +35,13 @@ def unused_port() -> int:
 
 
 class RunningUi:
-    """`make ui` with its state in a folder; it may be ended and started again."""
+    """`make ui` with its state in a folder; it may be ended and started again.
 
-    def __init__(self, state: Path) -> None:
-        self.state, self.prefect, self.mlflow = state, unused_port(), unused_port()
+    `settings` are variables of its environment, such as the intervals of Prefect's services.
+    """
+
+    def __init__(self, state: Path, **settings: str) -> None:
+        self.state, self.prefect, self.mlflow, self.settings = state, unused_port(), unused_port(), settings
         self.printed: list[str] = []
         self.process: subprocess.Popen[str] | None = None
         self.path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -58,7 +61,7 @@ class RunningUi:
             command,
             cwd=PROJECT,
             text=True,
-            env={**environment, **settings},
+            env={**environment, **settings, **self.settings},
             stdout=subprocess.PIPE,
             start_new_session=True,
         )

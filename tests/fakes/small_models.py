@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from stages.algorithms.text_to_image_losses import pairwise_ranking_loss
 from stages.engines.trainers.protocol import LossFunction, TrainedModel
+from stages.images.algorithms.text_to_image_losses import pairwise_ranking_loss
 
 FEATURES = 4
 WIDTH = 400

@@ -61,7 +61,7 @@ def _write(stage: str, path: Path, digest: str) -> None:
         with open(path, "w") as file:
             csv.writer(file).writerows([["step", "length/response_tokens_mean"], [1, 20], [2, int(digest[:2], 16)]])
     elif stage == "grade" and path.suffix == ".parquet":
-        import pandas
+        from stages.foundations.tables import VERDICT, write_table
 
         rows = [
             {
@@ -70,10 +70,11 @@ def _write(stage: str, path: Path, digest: str) -> None:
                 "mode": "sampled",
                 "sample_index": number % SAMPLES,
                 "verdict": "correct" if is_correct else "wrong",
+                **dict.fromkeys(("extracted", "path", "reason"), ""),
             }
             for number, is_correct in enumerate(correct)
         ]
-        pandas.DataFrame(rows).to_parquet(path)
+        write_table(rows, path, VERDICT)
     elif path.suffix:
         path.write_text(digest)
     else:

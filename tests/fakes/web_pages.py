@@ -5,7 +5,6 @@ import yaml
 from stages.extract_web.extraction import extract_page
 
 SECTION = {
-    "method": {"kind": "rules"},
     "max_answer_characters": 40,
     "shared_instructions": "prepended",
     "min_confidence": 0.0,
@@ -13,7 +12,6 @@ SECTION = {
     "page_memory_mib": 1024,
     "engine": {"kind": "local", "processes": 2},
 }
-SAMPLER = {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8}
 OUTPUTS = ("candidates", "dropped", "metrics", "headline")
 
 
@@ -23,7 +21,7 @@ def page(content, form="html", name="p"):
 
 def extracted(content, form="html"):
     """Returns the candidates of a page, or none with a reason."""
-    found, reason, _ = extract_page(page(content, form), 40)
+    found, reason, *_ = extract_page(page(content, form), 40)
     assert bool(found) != bool(reason)
     return found
 
@@ -32,9 +30,9 @@ def pairs(content, form="html"):
     return [(row["problem"], row["solution"]) for row in extracted(content, form)]
 
 
-def stage_flags(folder, pages, name, sampler=SAMPLER, **changes):
+def stage_flags(folder, pages, name, **changes):
     """Returns the flags that run the stage; each output is `<folder>/<name>.<output>`."""
     params = folder / f"{name}.yaml"
-    params.write_text(yaml.safe_dump({"extract_web": SECTION | changes, "sampler": sampler}))
+    params.write_text(yaml.safe_dump({"extract_web": SECTION | changes}))
     outputs = (f"--{output}={folder / f'{name}.{output}'}" for output in OUTPUTS)
     return ["extract_web", f"--params={params}", f"--pages={pages}", *outputs]

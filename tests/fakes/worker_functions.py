@@ -144,6 +144,7 @@ def about():
         "environment": dict(os.environ),
         "address_space": resource.getrlimit(resource.RLIMIT_AS),
         "core": resource.getrlimit(resource.RLIMIT_CORE),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         "modules": sorted(sys.modules),
     }
 
@@ -171,6 +172,7 @@ ATTACKS = {
     "signal_the_parent": lambda _: os.kill(os.getppid(), signal.SIGCONT),
     "signal_the_group": lambda _: os.kill(0, signal.SIGCONT),
     "have_another_process_signalled": lambda _: fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid()),
+    "enlarge_a_pipe": lambda _: fcntl.fcntl(os.pipe()[1], fcntl.F_SETPIPE_SZ, 1 << 20),
     "limit_the_parent": lambda _: resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0)),
     "type_into_a_terminal": lambda _: fcntl.ioctl(0, 0x5412, b"x"),
     "outlive_the_parent": lambda _: _checked(ctypes.CDLL(None, use_errno=True).prctl(1, 0, 0, 0, 0)),

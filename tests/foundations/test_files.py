@@ -7,9 +7,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import yaml
 
 from stages.foundations.files import (
+    dump_yaml,
     dvc_md5,
+    load_yaml,
     replace_folder,
     stable_hash,
     write_curves,
@@ -94,6 +97,42 @@ def test_hashes_equal_dvcs(tmp_path, monkeypatch):
         for name in ("policy", "table"):
             (stage,) = repo.add(str(tmp_path / name))
             assert dvc_md5(tmp_path / name) == stage.outs[0].hash_info.value
+
+
+CORE_SCHEMA = [
+    *("", "~", "null", "Null", "NULL", "true", "True", "TRUE", "false", "False", "FALSE"),
+    *("0", "7", "-19", "+12", "012", "-012", "08", "00", "0o12", "0o0", "0x3A", "0xff", "1_000"),
+    *("0.", "-0.0", ".5", "-.5", "+.5", "012.5", "1e-06", "12e03", "-2E+05", "1E3", "1.e5", "5e-324", "1e+22", "1e400"),
+    *(".inf", "-.Inf", "+.INF", ".nan", ".NaN", ".NAN"),
+]
+"""Each form of section 10.3.2 of YAML 1.2.2: null, bool, int, int (base 8, 16), float, infinity, not a number."""
+OTHER_SCALARS = [
+    *("off", "Off", "OFF", "on", "yes", "Yes", "no", "NO", "y", "n", "1:30", "-1:30.5", "190:20:30", "0b11", "0o8"),
+    *("1e", "e1", ".", "+.", "0x", "nUll", "tRUE", "a", "2001-01-01", "=x", "_1"),
+]
+"""Forms of YAML 1.1, and texts that are nearly a number."""
+
+
+@pytest.mark.parametrize("scalar", [*CORE_SCHEMA, *OTHER_SCALARS])
+@pytest.mark.parametrize("tag", ["", "!!str ", "'"])
+def test_scalars_are_what_dvc_reads(tmp_path, scalar, tag):
+    from dvc.fs import LocalFileSystem
+    from dvc.utils.serialize import load_path
+
+    text = f"a: '{scalar}'\n" if tag == "'" else f"a: {tag}{scalar}\n"
+    (tmp_path / "params.yaml").write_text(text)
+    expected = load_path(str(tmp_path / "params.yaml"), LocalFileSystem())
+    assert repr(load_yaml(text)) == repr(load_yaml(text.encode())) == repr(expected)
+    if tag:
+        assert load_yaml(text) == {"a": scalar}
+
+
+@pytest.mark.parametrize("scalar", [*CORE_SCHEMA, *OTHER_SCALARS])
+def test_written_scalars_are_the_same_value_for_both_dialects(scalar):
+    """Kubernetes and SkyPilot read YAML 1.1, DVC 1.2."""
+    for value in (scalar, load_yaml(scalar)):
+        written = dump_yaml({"a": value, scalar: [value]})
+        assert repr(load_yaml(written)) == repr(yaml.safe_load(written)) == repr({"a": value, scalar: [value]})
 
 
 def test_key_order_does_not_matter():

@@ -23,7 +23,7 @@ Either = Annotated[Small | Large, Field(discriminator="kind")]
 
 def write(tmp_path, text):
     path = tmp_path / "params.yaml"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
@@ -42,13 +42,17 @@ def test_a_section_is_read_into_its_model(tmp_path):
         ("part: {kind: tiny}", r"part: .*'tiny'.*'small', 'large'"),
         ("other: 1", r"has no `part`; at that level it has: other"),
         ("part: [", "not valid YAML"),
-        ("part: " + "[" * 50_000, "(?s)not valid YAML: more than 100 lists or mappings.*line 1"),
-        ("part: " + "[" * 50_000 + "]" * 50_000, "not valid YAML: more than 100 lists or mappings"),
-        ("- " * 50_000 + "1", "not valid YAML: more than 100 lists or mappings"),
-        ("? " * 50_000 + "1", "not valid YAML: more than 100 lists or mappings"),
-        ("part: {kind: small, rows: 1, rows: 2}", "(?s)key `rows` .*second time: remove one"),
-        ("part:\n  kind: small\nother: 1\npart: 2\n", "(?s)key `part` .*line 1.*line 4"),
+        ("part: " + "[" * 50_000, "not valid YAML: line 1: more than 100 lists or mappings"),
+        ("part: " + "[" * 50_000 + "]" * 50_000, "more than 100 lists or mappings"),
+        ("- " * 50_000 + "1", "more than 100 lists or mappings"),
+        ("? " * 50_000 + "1", "more than 100 lists or mappings"),
+        ("part: {kind: small, rows: 1, rows: 2}", 'line 1, column 30: found duplicate key "rows": remove one'),
+        ("part:\n  kind: small\nother: 1\npart: 2\n", 'line 4, column 1: found duplicate key "part"'),
         ("- 1", "must hold a mapping"),
+        (b"part: \xff", "not valid YAML: .*can't decode byte 0xff"),
+        ("part: " + "7" * 5_000, "not valid YAML: .*4300 digits"),
+        ("part: 2001-13-45", "not valid YAML: .*month"),
+        ("part: \0", "not valid YAML: .*control characters"),
     ],
 )
 def test_a_mistake_is_told_with_its_key(tmp_path, text, told):

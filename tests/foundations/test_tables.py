@@ -1,15 +1,19 @@
 """Tables: written rows are read again; foreign files are rejected with a remedy."""
 
 import json
+import random
 
 import pandas
 import pytest
 
 from stages.foundations import tables
 from stages.foundations.errors import UserError
+from stages.foundations.machine import MAKER_VARIABLE
+from stages.foundations.recorded_files import require_maker
 from stages.foundations.tables import (
     BENCHMARK,
     PROBLEM,
+    ROLLOUT,
     Funnel,
     TableSchema,
     parquet_errors_explained,
@@ -31,6 +35,82 @@ def test_equal_rows_give_equal_bytes(tmp_path):
     write_table([ROW, ROW], tmp_path / "a", PROBLEM)
     write_table(pandas.DataFrame([ROW, ROW])[sorted(ROW)], tmp_path / "b", PROBLEM)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def rollouts():
+    chooser = random.Random(1)
+    for number in range(24):
+        ids = [chooser.randrange(500) for _ in range(number % 7)]
+        yield {
+            "problem_id": f"p{number // 4}",
+            "step": number // 8,
+            "policy_version": 1,
+            "sample_index": number % 4,
+            "response": f"It is {chooser.random()}",
+            "response_tokens": len(ids),
+            "token_ids": ids,
+            "rollout_logprobs": [-chooser.random() for _ in ids],
+            "reward": float(number % 2),
+            "verdict": "correct",
+            "is_truncated": False,
+            "is_trained": True,
+            "observed": [1, number],
+            "turns": number,
+            "environment_reward": chooser.random(),
+        }
+
+
+def test_a_flipped_bit_of_a_table_is_an_error_or_changes_nothing(tmp_path, monkeypatch):
+    """Also in the names of optional columns, which have no checksum."""
+    monkeypatch.setenv(MAKER_VARIABLE, "rl_round@rl_1")
+    path = tmp_path / "rl_1.parquet"
+    write_table(list(rollouts()), path, ROLLOUT)
+    whole, rows = path.read_bytes(), read_table(path, ROLLOUT).astype(str)
+    # Every bit of a name, and some of all others.
+    names = [8 * whole.index(name) + bit for name in (b"observed", b"turns") for bit in range(40)]
+    ended = {"error": 0, "same": 0}
+    for bit in [*names, *random.Random(2).sample(range(8 * len(whole)), 200)]:
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            found = read_table(path, ROLLOUT).astype(str)
+        except UserError as error:
+            assert str(path) in str(error)
+            ended["error"] += 1
+        else:
+            assert found.equals(rows), bit
+            ended["same"] += 1
+    assert ended["error"] > 100
+
+
+LOCK = """
+stages:
+  respond@rl_2:
+    cmd: x
+    outs:
+    - path: data/rl_2.parquet
+      md5: '0'
+"""
+
+
+def test_a_table_of_another_stage_is_refused_where_dvc_lock_knows_its_maker(tmp_path, monkeypatch):
+    """As where two hashes are exchanged in dvc.lock. Names of any length, and tables without one, are read."""
+    (tmp_path / "dvc.lock").write_text(LOCK)
+    path, long = tmp_path / "data" / "rl_2.parquet", "respond@" + "rl_1" * 80
+    for maker, is_right in (("respond@rl_2", True), ("", True), ("respond@rl_1", False), (long, False)):
+        monkeypatch.setenv(MAKER_VARIABLE, maker)
+        write_table([ROW], path, PROBLEM)
+        if is_right:
+            assert len(read_table(path, PROBLEM)) == 1
+            require_maker(path)
+            continue
+        for read in (lambda: read_table(path, PROBLEM), lambda: require_maker(path)):
+            with pytest.raises(UserError) as raised:
+                read()
+            assert f"{path} holds a table of {maker}, but respond@rl_2" in str(raised.value)
+    write_table([ROW], tmp_path / "data" / "copy.parquet", PROBLEM)
+    assert len(read_table(tmp_path / "data" / "copy.parquet", PROBLEM)) == 1
 
 
 def test_every_table_can_be_empty(tmp_path):

@@ -1,27 +1,22 @@
 """Tracking against real MLflow stores: SQLite, a server that is down, a server that goes away, kills."""
 
-import base64
-import http.server
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-import urllib.error
 import urllib.request
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from pipelines.commands.mirroring import rebuild
 from pipelines.runtime.process_group import end_groups, supervised
-from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.job import attempt_at
-from stages.observe.tracking import final_numbers, latest_runs, recipe_name, track, with_login
+from stages.observe.tracking import end_of, final_numbers, kept_logs, latest_runs, read_log, recipe_name, track
 from tests.fakes.processes import wait_until
 from tests.fakes.running_ui import unused_port
 
@@ -60,7 +55,8 @@ def runs_in(state: Path):
 
     client = MlflowClient(f"sqlite:///{state / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("retrace")
-    return client, client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+    places = [experiment.experiment_id] if experiment else []
+    return client, client.search_runs(places, order_by=["attributes.start_time ASC"])
 
 
 def run_once(values=((0, {"loss/train": 2.0}), (1, {"loss/train": 1.0})), **changes):
@@ -161,28 +157,28 @@ def test_a_killed_run_is_continued(state, whole_group):
     assert sorted(point.value for point in history) == list(range(20))
 
 
-def test_a_delivery_that_is_killed_while_it_makes_the_run_leaves_no_second_one(state, monkeypatch):
-    from stages.observe.mlflow_store import MlflowStore
+def test_a_log_may_be_sent_again_from_any_message_on_and_is_one_run(state, monkeypatch):
+    from stages.observe.mlflow_store import LoggedRun, MlflowStore
 
     store = MlflowStore(f"sqlite:///{state / 'mlflow.db'}")
-    inputs = {"train": {"path": "train.jsonl", "digest": dvc_md5(Path("train.jsonl"))}}
-    message = {
-        "ms": 1_700_000_000_123,
-        "name": "sft",
-        "params": {"steps": 7},
-        "inputs": inputs,
-        "tags": {"stage": "sft", "stage_hash": "ab" * 32},
-    }
-    with monkeypatch.context() as killed:
+    tags, inputs = {"stage": "sft", "stage_hash": "ab" * 32}, {"train": {"path": "train.jsonl", "digest": "cd" * 16}}
+    start = {"kind": "start", "ms": 1_700_000_000_123, "name": "sft", "params": {"steps": 7}, "inputs": inputs}
+    points = [{"kind": "values", "ms": start["ms"] + step, "step": step, "values": {"loss": 1.0}} for step in (1, 2)]
+    log = [start | {"tags": tags}, *points, {"kind": "end", "ms": start["ms"] + 9, "status": "FINISHED"}]
+    with monkeypatch.context() as killed:  # while it makes the run
         killed.setattr(store, "_write_params", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            store.start(message, "")
-    run_id = store.start(message, "")
-    assert store.start(message, "") == run_id
+            LoggedRun(store).send(log)
+    run = LoggedRun(store)
+    for messages in (log[:2], log, log[1:], log):
+        run.send(messages)
+    LoggedRun(store).send(log)
     client, (recorded,) = runs_in(state)
-    assert (recorded.info.run_id, recorded.data.params) == (run_id, {"steps": "7"})
-    assert len(client.get_run(run_id).inputs.dataset_inputs) == 1 and "attempts" not in recorded.data.tags
-    assert store.start({**message, "ms": message["ms"] + 1}, "") != run_id, "another execution is another run"
+    assert (recorded.info.status, recorded.data.params) == ("FINISHED", {"steps": "7"})
+    assert len(client.get_metric_history(recorded.info.run_id, "loss")) == 2 and "attempts" not in recorded.data.tags
+    assert len(recorded.inputs.dataset_inputs) == 1
+    LoggedRun(store).send([{**log[0], "ms": start["ms"] + 1}])
+    assert len(runs_in(state)[1]) == 2, "another execution is another run"
 
 
 def test_a_killed_stage_is_marked_killed(state):
@@ -190,19 +186,18 @@ def test_a_killed_stage_is_marked_killed(state):
     stage.stdout.readline()
     os.kill(stage.pid, signal.SIGKILL)
     stage.wait()
-    wait_until(lambda: list((state / "scratch").glob("*/tracking_state.json")))
     wait_until(lambda: [run.info.status for run in runs_in(state)[1]] == ["KILLED"])
 
 
-def test_nan_is_left_out_and_counted_a_refused_name_is_told_and_the_rest_arrives(state, capfd, monkeypatch):
+def test_nan_is_left_out_and_counted_and_a_name_that_mlflow_rejects_is_mended(state, monkeypatch):
     monkeypatch.setenv("DVC_STAGE", "sft@nan")
     run_once(
         values=[(0, {"loss/train": float("nan"), "reward/mean": 1.0, "what?": 2.0}), (1, {"loss/train": float("inf")})]
     )
     _, (recorded,) = runs_in(state)
     assert recorded.data.metrics["nan_steps"] == 2 and recorded.info.run_name.split()[0] == "sft@nan"
-    assert "loss/train" not in recorded.data.metrics and recorded.data.metrics["reward/mean"] == 1.0
-    assert "not everything reached MLflow" in capfd.readouterr().err
+    assert "loss/train" not in recorded.data.metrics
+    assert (recorded.data.metrics["reward/mean"], recorded.data.metrics["what_"]) == (1.0, 2.0)
 
 
 @pytest.mark.slow
@@ -225,29 +220,28 @@ def test_equal_attempts_at_once_have_a_run_each_and_leave_one_folder(state):
     assert not list(scratch.glob("*.jsonl"))
 
 
-def test_a_server_that_is_down_is_refused_before_any_work(state, monkeypatch):
-    port = unused_port()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
-    worked = []
-    with pytest.raises(UserError, match=rf"127.0.0.1:{port} does not answer.*unset MLFLOW_TRACKING_URI"):
-        run_once(values=map(worked.append, [0]))
-    assert not worked
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory, database):
-    """Yields the folder and the port of one MLflow server for all tests: its start takes six seconds of CPU time."""
-    folder, port = tmp_path_factory.mktemp("served"), unused_port()
-    shutil.copy(database, folder / "mlflow.db")
-    store = f"sqlite:///{folder / 'mlflow.db'}"
-    command = [sys.executable, *f"-m mlflow server --port {port} --workers 1 --backend-store-uri".split(), store]
+@pytest.mark.slow
+def test_a_server_that_goes_away_loses_nothing(state, monkeypatch, capfd):
+    port, address = unused_port(), f"sqlite:///{state / 'mlflow.db'}"
+    command = [sys.executable, *f"-m mlflow server --port {port} --workers 1 --backend-store-uri".split(), address]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     settings = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # no jobs run here
-    # It ends with the tests.
     server = subprocess.Popen(supervised(command), start_new_session=True, env=settings, **silent)
     wait_until(lambda: is_up(port))
-    yield folder, port
-    end_groups([server])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    with track(attempt_at("sft", {"a": 1}, {}, seed=1)) as run:
+        run.log({"loss/train": 3.0}, 0)
+        wait_until(lambda: any("loss/train" in one.data.metrics for one in runs_in(state)[1]))
+        end_groups([server])
+        run.log({"loss/train": 2.0}, 1)
+    assert "not everything reached MLflow" in capfd.readouterr().err
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)  # it was the server's
+    assert [one.info.status for one in runs_in(state)[1]] == ["RUNNING"]
+    assert rebuild(state.parent, state).stage_runs == 1
+    client, (recorded,) = runs_in(state)
+    assert recorded.info.status == "FINISHED"
+    assert [p.value for p in client.get_metric_history(recorded.info.run_id, "loss/train")] == [3.0, 2.0]
+    assert rebuild(state.parent, state).is_nothing
 
 
 def is_up(port):
@@ -257,96 +251,15 @@ def is_up(port):
         return False
 
 
-class Front(http.server.BaseHTTPRequestHandler):
-    """Stands before the MLflow server, which is shared: passes on what comes with the login, if it has one."""
-
-    def do_GET(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        login = self.server.login
-        if login and self.headers["Authorization"] != f"Basic {base64.b64encode(login.encode()).decode()}":
-            return self.answer(401, b"")
-        kept = {name: value for name, value in self.headers.items() if name not in ("Host", "Authorization")}
-        address = f"http://127.0.0.1:{self.server.behind}{self.path}"
-        request = urllib.request.Request(address, body or None, kept, method=self.command)
-        try:
-            with urllib.request.urlopen(request, timeout=240) as answer:
-                self.answer(answer.status, answer.read())
-        except urllib.error.HTTPError as error:
-            self.answer(error.code, error.read())
-
-    do_POST = do_PATCH = do_GET
-
-    def answer(self, status, body):
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments):
-        pass
-
-
-@contextmanager
-def front(port, behind, login=""):
-    """Inside, a server answers at `port` with what MLflow says; afterwards nothing is there."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Front)
-    server.behind, server.login = behind, login
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.mark.slow
-def test_a_server_that_goes_away_loses_nothing(state, served, monkeypatch, capfd):
-    port, (folder, behind) = unused_port(), served
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
-    attempt = attempt_at("sft", {"a": 1}, {}, seed=1)
-    with ExitStack() as there:
-        there.enter_context(front(port, behind))
-        with track(attempt) as run:
-            run.log({"loss/train": 3.0}, 0)
-            wait_until(lambda: (attempt.scratch / "tracking_state.json").exists())
-            there.close()
-            run.log({"loss/train": 2.0}, 1)
-    assert "not everything reached MLflow" in capfd.readouterr().err
-    with front(port, behind):
-        command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(attempt.scratch)]
-        project = Path(__file__).resolve().parents[2]
-        subprocess.run(command, check=True, cwd=project, stdin=subprocess.DEVNULL)
-    client, runs = runs_in(folder)
-    [recorded] = [run for run in runs if run.data.tags["seed"] == "1"]
-    assert recorded.info.status == "FINISHED"
-    assert [p.value for p in client.get_metric_history(recorded.info.run_id, "loss/train")] == [3.0, 2.0]
-
-
-def assert_secret(folder: Path):
-    for path in folder.rglob("*"):
-        assert not path.is_file() or b"S3CRETPW" not in path.read_bytes(), path
-
-
-@pytest.mark.slow
-def test_a_login_in_the_address_reaches_the_server_and_is_shown_and_stored_nowhere(state, served, monkeypatch, capfd):
-    address, (folder, behind) = f"127.0.0.1:{(port := unused_port())}", served
-    with front(port, behind, "me:S3CRETPW"):
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:wrong-S3CRETPW@{address}")
-        with pytest.raises(UserError, match=f"http://me@{address} rejects the login") as refused:
-            run_once()
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:S3CRETPW@{address}")
-        run_once()
-    [recorded] = [run for run in runs_in(folder)[1] if run.data.tags["seed"] == "3"]
-    assert recorded.info.status == "FINISHED" and recorded.data.metrics["loss/train"] == 1.0
-    assert_secret(state.parent)
-    assert_secret(folder)
-    assert "S3CRETPW" not in str(refused.value) + "".join(capfd.readouterr())
-
-
-@pytest.mark.slow
-def test_a_wrong_address_shows_no_password_and_the_next_attempt_delivers_to_its_own(state, monkeypatch, capfd):
-    for address in ("postgresql://me:S3CRETPW@127.0.0.1:9/x", "nothing://me:S3CRETPW@h/x"):
+def test_without_mlflow_a_stage_works_and_the_next_attempt_sends_its_numbers_and_no_password_shows(
+    state, monkeypatch, capfd
+):
+    for address in (
+        "http://me:S3CRETPW@127.0.0.1:9",
+        "postgresql://me:S3CRETPW@127.0.0.1:9/x",
+        "nothing://me:S3CRETPW@h",
+    ):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         with pytest.raises(ZeroDivisionError), track(attempt_at("sft", {}, {}, seed=1)) as run:
             run.log({"loss/train": 2.0}, 0)
@@ -354,16 +267,28 @@ def test_a_wrong_address_shows_no_password_and_the_next_attempt_delivers_to_its_
         told = "".join(capfd.readouterr())
         assert f"not everything reached MLflow at {address.replace(':S3CRETPW', '')}" in told
         assert "S3CRETPW" not in told
-        assert_secret(state.parent)
+        for path in state.parent.rglob("*"):
+            assert not path.is_file() or b"S3CRETPW" not in path.read_bytes(), path
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     with track(attempt_at("sft", {}, {}, seed=1)) as run:
         run.log({"loss/train": 1.0}, 1)
     assert "not everything" not in capfd.readouterr().err
     client, (recorded,) = runs_in(state)
-    assert recorded.info.status == "FINISHED"
+    assert (recorded.info.status, recorded.data.tags["attempts"]) == ("FINISHED", "4")
     history = client.get_metric_history(recorded.info.run_id, "loss/train")
-    assert [point.value for point in history] == [2.0, 2.0, 1.0]
-    assert not list((state / "scratch").glob("*/tracking.jsonl"))
+    assert [point.value for point in history] == [2.0, 2.0, 2.0, 1.0]
+    (kept,) = kept_logs(state)
+    assert end_of(read_log(kept))["status"] == "FINISHED" and not list((state / "scratch").glob("*/tracking.jsonl"))
+
+
+def test_a_finished_log_of_a_killed_stage_is_no_part_of_the_next_run(state, monkeypatch):
+    with monkeypatch.context() as killed:
+        killed.setattr("stages.observe.tracking.keep_if_finished", lambda log: False)
+        attempt = run_once()
+    assert (attempt.scratch / "tracking.jsonl").exists()
+    run_once()
+    assert [run.info.status for run in runs_in(state)[1]] == ["FINISHED"] * 2
+    assert len(kept_logs(state)) == 2 and rebuild(state.parent, state).is_nothing
 
 
 def test_an_attempt_with_another_address_takes_the_earlier_ones_along(state, database, monkeypatch, tmp_path):
@@ -397,20 +322,3 @@ def test_recipe_name_says_when_params_were_edited(tmp_path):
     for seed, name in ((1, "laptop"), (2, "laptop+changes")):
         (tmp_path / "params.yaml").write_text(f"seed: {seed}\n")
         assert recipe_name(tmp_path) == name
-
-
-def basic(text):
-    return {"Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
-
-
-def test_the_login_of_an_address_or_of_mlflows_variables_becomes_a_header(monkeypatch):
-    for name in ("USERNAME", "PASSWORD", "TOKEN"):
-        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
-    assert with_login("http://h:5000/x") == ("http://h:5000/x", {})
-    assert with_login("http://me:p%40ss@h:5000/x") == ("http://h:5000/x", basic("me:p@ss"))
-    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "word")
-    assert with_login("http://h") == ("http://h", {"Authorization": "Bearer word"})
-    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "team")
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "other")
-    assert with_login("http://h") == ("http://h", basic("team:other"))
-    assert with_login("http://me:own@h") == ("http://h", basic("me:own"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.fakes.bit_rot import flip
 from tests.fakes.miniature import dvc, environment, stages_run
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -275,6 +276,33 @@ def test_the_next_runs_give_what_is_there_then(project, change):
     (project / "dvc.lock").unlink()
     shutil.rmtree(project / "data")
     assert "toy@one" not in stages_run(dvc(project, "repro", "toy@one"))
+    assert (project / "data/one").read_text() == expected(project)
+
+
+@pytest.mark.parametrize("links", ["hardlink", "copy"])
+def test_a_stage_does_not_run_on_a_rotten_input(project, links):
+    """DVC restores a rotten object of its cache as the right output, and does not notice rot of an output."""
+    table, config = project / "data/in/table", project / ".dvc/config"
+    config.write_text(f"{config.read_text()}[cache]\n    type = {links}\n")
+    objects = (file for file in (project / ".dvc/cache/files").rglob("*") if file.is_file())
+    (cached,) = (file for file in objects if file.read_bytes() == table.read_bytes())
+    let_go(project)
+    if links == "hardlink":
+        shutil.rmtree(project / "data/in")
+        dvc(project, "checkout", "table")
+        assert table.samefile(cached) and cached.stat().st_mode & 0o777 == 0o444
+    dvc(project, "status")  # DVC now knows the hash of the copied folder's files
+    flip(table)
+    printed = dvc(project, "repro", "toy@one", check=False)
+    assert "data/in/table has MD5" in printed and "toy@one" not in recorded(project), printed
+    flip(table)
+    if links == "hardlink":
+        shutil.rmtree(project / "data/in")
+        flip(cached)
+        printed = dvc(project, "repro", "toy@one", check=False)
+        assert "data/in/table has MD5" in printed and "toy@one" not in recorded(project), printed
+        flip(cached)
+    dvc(project, "repro", "toy@one")
     assert (project / "data/one").read_text() == expected(project)
 
 

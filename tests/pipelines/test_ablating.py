@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from pipelines.ablating.session import Choice, run_ablation, show_markdown, show_plan
+from tests.fakes.graded_project import git
 from tests.fakes.mini_ablation import mini_ablation, write_ablation
 from tests.fakes.miniature import PROJECT, copy_project, environment, stages_run
 from tests.fakes.processes import assert_all_end, wait_until
@@ -41,8 +42,8 @@ def project(tmp_path_factory):
         if main.parent.name != "code":
             shutil.copy2(PROJECT / "tests" / "fakes" / "stand_in_stage.py", main)
     write_ablation(folder, mini_ablation())
-    for command in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "stand-ins"]):
-        subprocess.run(["git", *command], cwd=folder, check=True)
+    for command in (["add", "-A"], ["commit", "-qm", "stand-ins"]):
+        git(folder, *command)
     command = [*COMMAND, "mini", "--jobs", "2"]
     with subprocess.Popen(command, cwd=folder, env=environment(tracking=True) | {"PYTHONPATH": str(folder)}) as process:
         logs = folder / "state/ablations/mini/logs"

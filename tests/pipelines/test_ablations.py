@@ -20,7 +20,12 @@ from pipelines.ablating.results import (
 )
 from pipelines.ablating.session import FreeResources, jobs_that_fit, list_ablations, wants_one_gpu
 from pipelines.ablating.writing import (
+    CONTROL,
+    DIRECTION,
+    NUMBERED,
+    Table,
     claims_by_world,
+    count_claims,
     describe_missing,
     dot_plot,
     format_difference,
@@ -33,6 +38,7 @@ from pipelines.runtime.checkouts import Code, code_hashes, needed_stages
 from stages.algorithms.estimators import Interval, compare_paired
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
+from stages.foundations.tables import VERDICT, write_table
 from tests.fakes.mini_ablation import mini_ablation, write_ablation
 
 
@@ -291,6 +297,54 @@ def test_claims_of_one_paper_stand_in_one_row_with_a_column_for_each_world():
     assert in_digits == in_sums and in_digits.endswith(f": {judged[0].verdict}")
 
 
+def rows_of_page(text, *head):
+    """The rows of the table whose head begins with these words."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    start = next(place for place, cells in enumerate(lines) if cells[: len(head)] == [*head])
+    end = next(place for place in range(start, len(lines)) if len(lines[place]) == 1)
+    return lines[start], lines[start + 2 : end]
+
+
+def claims_of_page(text):
+    """The page's table of claims, which names a paper in a row of its own, as `claims_by_world` makes it."""
+    head, rows = rows_of_page(text, "claim", "paper")
+    paper, claims = "", []
+    for claim, *cells in rows:
+        if claim.startswith("**"):
+            paper = claim
+        else:
+            claims.append([paper, claim, *cells])
+    return Table("", ["paper", "claim", "there", *head[2:]], claims)
+
+
+def test_claims_are_counted_by_what_the_paper_says_of_them():
+    rows = [
+        ["DAPO", "a", "+6", "+1.0: agrees", "+2.0: leans for"],
+        ["DAPO", "b", "–", "–", "-1.0: **disagrees**"],
+        ["no paper: a control", "c", "–", "+1.0: not separated", "–"],
+    ]
+    counts = count_claims(Table("", ["paper", "claim", "there", "digits", "sums"], rows)).rows
+    assert [row[:3] for row in counts] == [
+        ["digits", "the paper has a number", "1"],
+        ["digits", "control, no paper", "1"],
+        ["sums", "the paper has a number", "1"],
+        ["sums", "the paper has a direction", "1"],
+    ]
+    assert [row[3:].index("1") for row in counts] == [0, 2, 1, 4]
+
+
+def test_the_pages_say_how_many_claims_hold_as_the_table_of_claims_does():
+    page = (PROJECT / "docs/evidence/ablations.md").read_text()
+    counts = count_claims(claims_of_page(page))
+    assert rows_of_page(page, "world", "claims") == (counts.head, counts.rows)
+    found = {kind: (tried, agrees) for world, kind, tried, agrees, *_ in counts.rows if world == "digits"}
+    said = " ".join((PROJECT / "README.md").read_text().split())
+    assert f"{sum(int(tried) for tried, _ in found.values())} claims are tried in the digits world." in said
+    assert f"{found[NUMBERED][0]} claims have a number of a paper, and {found[NUMBERED][1]} of them agree" in said
+    assert f"{found[DIRECTION][0]} have a direction alone, and {found[DIRECTION][1]} of them agree" in said
+    assert f"{found[CONTROL][0]} are controls" in said
+
+
 def test_numbers_as_people_read_them():
     assert number(0.7123, "percent") == "71.2" and number(-0.01, "percent", True) == "-1.0"
     assert number(1_250_000, "tokens", True) == "+1.25M" and number(340_400, "tokens") == "340k"
@@ -309,7 +363,8 @@ def test_scores_of_problems_come_from_the_verdicts(tmp_path):
     ]
     table = pandas.DataFrame(rows, columns=["problem_id", "mode", "verdict"])
     (tmp_path / "verdicts").mkdir()
-    table.assign(benchmark="arithmetic_held_out").to_parquet(tmp_path / "verdicts" / "rl_1.parquet")
+    table = table.assign(benchmark="arithmetic_held_out", sample_index=0, extracted="", path="", reason="")
+    write_table(table, tmp_path / "verdicts" / "rl_1.parquet", VERDICT)
     (tmp_path / "metrics" / "grade").mkdir(parents=True)
     (tmp_path / "metrics/grade/rl_1.json").write_text('{"arithmetic_held_out/avg_at_2": 0.25}')
     (tmp_path / "curves" / "rl_round").mkdir(parents=True)

@@ -137,7 +137,7 @@ def test_a_new_branch_is_two_packages_and_one_command(project):
     assert again in (["code"], [])
     explained = retrace(project, "explain", "data/toys/twisted/one.json")
     assert explained.index("twist@one") < explained.index("\ntoy\n") and "raw     kind toys" in explained
-    assert "runs" in retrace(project, "mirror", tracking=True)
+    assert "MLflow has every run" in retrace(project, "mirror", tracking=True)
     assert "no stage of this recipe trains or samples a language model" in retrace(project, "plan", "toys", code=2)
     assert "is no policy of this project" in retrace(project, "compare", "one", "two", code=2)
 

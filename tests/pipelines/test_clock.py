@@ -12,8 +12,7 @@ import pytest
 from pipelines.graph.project_lock import project_lock
 from pipelines.runtime.machine import watched
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.observe.mlflow_uploader import end_ms, kept_logs, read_log
-from stages.observe.tracking import latest_runs
+from stages.observe.tracking import end_of, kept_logs, latest_runs, read_log
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOURS = 5
@@ -105,7 +104,7 @@ def test_a_clock_that_is_set_moves_no_duration_no_step_no_checkpoint_and_no_lock
     lasted = (run.info.end_time - run.info.start_time) / 1000
     assert HOURS * 3600 < lasted < HOURS * 3600 + took
     (kept,) = kept_logs(state)
-    assert end_ms(read_log(kept)) == run.info.end_time
+    assert end_of(read_log(kept))["ms"] == run.info.end_time
     assert Checkpoints(state / "scratch").latest() is None
 
 
@@ -117,16 +116,10 @@ def test_usage_and_waiting_take_no_notice_of_the_clock(tmp_path, monkeypatch):
     assert 0 <= usage.wall_seconds < 3600 and said == []
 
 
-@pytest.mark.parametrize("hours", [-HOURS, 0, HOURS])
-def test_the_end_of_a_run_is_its_start_and_the_seconds_that_it_measured(hours):
-    log = [
-        {"kind": "start", "ms": 1000},
-        {"kind": "end", "ms": 9000},
-        {"kind": "start", "ms": 20_000},
-        {"kind": "values", "values": {"time/total_seconds": 2.5}},
-        {"kind": "end", "ms": 22_600 + hours * 3_600_000},
-    ]
-    assert end_ms(log) == 22_500
-    killed = [log[2], log[4]]
-    assert end_ms(killed) == max(20_000, 22_600 + hours * 3_600_000), "and never before its start"
-    assert end_ms([]) == 0
+def test_an_attempt_without_an_end_was_killed_at_its_last_message():
+    start, values = {"kind": "start", "ms": 20_000}, {"kind": "values", "ms": 21_000, "values": {}}
+    before = [{"kind": "start", "ms": 1000}, {"kind": "end", "ms": 9000, "status": "FAILED"}]
+    killed = {"kind": "end", "status": "KILLED"}
+    assert end_of([*before, start, values]) == killed | {"ms": 21_000}
+    assert end_of([*before, start, values | {"ms": 3000}]) == killed | {"ms": 20_000}, "never before its start"
+    assert end_of(before) == before[1] and end_of([]) == killed | {"ms": 0}

@@ -10,7 +10,7 @@ from pipelines.graph.recipes import read_recipe, recipe_text, value_at
 from pipelines.records import committed_run
 from pipelines.records.committed_run import MACHINE, compare_with_committed
 from stages.code.run import write_fingerprints
-from stages.foundations.dvc_lock import read_lock, with_numbers
+from stages.foundations.dvc_lock import read_lock
 from stages.foundations.files import dvc_md5
 from stages.foundations.machine import PROJECT
 from stages.observe.git import file_at, git, git_as_someone
@@ -102,5 +102,5 @@ def test_the_committed_result_belongs_to_the_code(tmp_path: Path) -> None:
     for name, stage in locked.items():
         if stage.stage != "code":
             assert stage.code == dvc_md5(tmp_path / f"{stage.stage}.json"), name
-            for key, value in with_numbers(stage.params).items():
-                assert value == with_numbers(value_at(params, key.split("."))), f"{name}: {key}"
+            for key, value in stage.params.items():
+                assert value == value_at(params, key.split(".")), f"{name}: {key}"

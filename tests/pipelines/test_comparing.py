@@ -187,7 +187,7 @@ def test_mistakes_are_told_with_the_remedy(tmp_path):
         (["sft"], "two to compare"),
         (["sft", "nope"], r"'nope' is no policy of this project \(sft, rl_1\)"),
         (["sft", "sft"], "given twice: sft"),
-        (["sft", "v9:sft"], "no git revision 'v9'"),
+        (["sft", "v9:sft"], "no git revision or DVC experiment 'v9'"),
         (["sft", f"{root}:nope"], r"no verdicts on a policy 'nope': it has sft, rl_1"),
         (["sft", str(root)], "FOLDER:POLICY"),
         (["sft", f"rl_1,{root}:rl_1"], "different seeds"),

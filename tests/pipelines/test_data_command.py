@@ -62,6 +62,8 @@ def test_fields_are_named_by_a_map(tmp_path):
 def test_mistakes_are_one_sentence(tmp_path):
     file, semicolons = write(tmp_path / "rows.jsonl"), tmp_path / "rows.csv"
     semicolons.write_text("question;answer\n1+1?;2\n")
+    quoted = tmp_path / "quoted.csv"
+    quoted.write_text('"question, all";"answer"\n"Is 1,5 + 1 = 2,5?";"yes"\n')
     for arguments, code, told in (
         ([tmp_path / "no.jsonl"], 2, "no.jsonl is no file"),
         ([write(tmp_path / "rows.txt")], 2, "its name should end in .jsonl"),
@@ -73,7 +75,8 @@ def test_mistakes_are_one_sentence(tmp_path):
             2,
             "name the field of the problem with --problem. The fields are x",
         ),
-        ([semicolons], 2, "The fields are question;answer; columns of a CSV are separated by commas"),
+        ([semicolons], 2, "rows.csv separates its columns by ';': write it with commas between them"),
+        ([quoted], 2, "quoted.csv separates its columns by ';': write it with commas"),
     ):
         assert told in show(*arguments, code=code)
 

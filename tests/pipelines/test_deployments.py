@@ -10,7 +10,7 @@ import yaml
 
 from pipelines.ablating.definition import ablation_names
 from pipelines.graph.graph import DvcStage, stages_in_order
-from pipelines.launching.params import stage_gpus, stage_hours
+from pipelines.launching.launchers import stage_gpus, stage_hours
 from pipelines.runtime.machine import gpu_slots, lock_folder, visible_gpus
 from pipelines.ui.servers import server_settings
 from stages.foundations.errors import UserError
@@ -160,13 +160,11 @@ def test_stages_that_run_a_model_take_gpus(dvc_project):
     assert [stage.name for stage in stages_in_order(dvc_project, ("round@b",))] == ["respond", "round@b"]
 
 
-@pytest.mark.parametrize(("method", "gpus"), [({"kind": "rules"}, 0), ({"kind": "model"}, 2)])
-def test_a_stage_may_take_gpus_by_its_parameters(tmp_path, method, gpus):
-    for model, taken in ({"kind": "policy"}, gpus), ({"kind": "address"}, 0):
-        section = {"method": method | ({"model": model} if method["kind"] == "model" else {})}
-        own = {"sampler": {"tensor_parallel": 2}, "extract_web": section}
-        (tmp_path / "params.yaml").write_text(yaml.safe_dump(own))
-        assert stage_gpus(tmp_path, "extract_web", "python -m stages.extract_web") == taken
+@pytest.mark.parametrize(("agreement", "gpus"), [("none", 0), ("policy", 2)])
+def test_a_stage_may_take_gpus_by_its_parameters(tmp_path, agreement, gpus):
+    own = {"sampler": {"tensor_parallel": 2}, "filter_web": {"agreement": {"kind": agreement}}}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(own))
+    assert stage_gpus(tmp_path, "filter_web", "python -m stages.filter_web") == gpus
     assert stage_gpus(tmp_path, "respond", "python -m stages.respond") == 2
 
 

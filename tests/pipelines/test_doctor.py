@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import sqlite3
-import subprocess
 import threading
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from pipelines.commands import doctor
 from pipelines.commands.doctor import Finding, Level
 from stages.engines.environments import python_programs
 from stages.engines.workers.sandbox import lacking
+from stages.foundations.packages import how_to_install
+from tests.fakes.graded_project import git
 from tests.fakes.running_ui import unused_port
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -36,7 +37,7 @@ def test_packages_are_held_against_the_lock(tmp_path):
     good = {"torch": "2.13.0+cpu", "ruamel-yaml": "0.19.1"}
     assert levels(doctor.check_packages(tmp_path, good)) == [Level.OK]
     (missing,) = doctor.check_packages(tmp_path, {"torch": "2.13.0"})
-    assert missing.level is Level.PROBLEM and "ruamel.yaml" in missing.found and "make set-up" in missing.remedy
+    assert missing == Finding("packages", Level.PROBLEM, "group core lacks ruamel.yaml", "`make repro`")
     (other,) = doctor.check_packages(tmp_path, good | {"torch": "2.12.0"})
     assert "torch 2.12.0 instead of 2.13.0" in other.found
     # An incomplete group is not required, but its installed packages must have the right versions.
@@ -45,7 +46,13 @@ def test_packages_are_held_against_the_lock(tmp_path):
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "retrace-set-up.json").write_text(json.dumps({"groups": ["core", "test"]}))
     (missing,) = doctor.check_packages(tmp_path, good)
-    assert "missing: pytest" in missing.found
+    assert missing.found == "group test lacks pytest"
+    assert missing.remedy == f"delete .venv/retrace-set-up.json, {how_to_install('test')}"
+    # What the parameters name must be there, too, although no set-up has installed it yet.
+    (tmp_path / "requirements.lock").write_text(f"{text}\n# group: lora\npeft==0.21.2\n")
+    (tmp_path / "params.yaml").write_text("rl:\n  adapter: {kind: lora, rank: 4}\n")
+    (missing,) = doctor.check_packages(tmp_path, good | {"pytest": "9.0.0"})
+    assert (missing.found, missing.remedy) == ("group lora lacks peft", how_to_install("lora"))
 
 
 def test_a_kernel_that_cannot_confine_workers_is_a_warning(monkeypatch):
@@ -58,23 +65,22 @@ def test_a_kernel_that_cannot_confine_workers_is_a_warning(monkeypatch):
     assert "network, new processes, writing (seccomp)" in lacks("prctl", 0)[0]
 
 
-def test_the_sandboxes_that_the_parameters_choose_are_tried(tmp_path, monkeypatch):
+@pytest.mark.skipif(bool(lacking()), reason="this kernel does not confine")
+def test_a_program_is_tried_where_the_parameters_choose_the_tool(tmp_path, monkeypatch):
     workers = {"processes": 1, "memory_mib": 512, "timeout_seconds": 5.0}
-    kinds = ("monty", "confined") if not lacking() else ("monty",)
-    tools = {kind: {"kind": "python", "sandbox": kind} for kind in kinds}
-    environment = {"kind": "tools", "tools": tools, "calls": {"kind": "tagged"}, "frame": {"kind": "chat"}}
-    environment |= {"max_turns": 4, "max_observation_tokens": 64, "workers": workers}
+    environment = {"kind": "tools", "tools": {"python": {"kind": "python"}}, "calls": {"kind": "tagged"}}
+    environment |= {"frame": {"kind": "chat"}, "max_turns": 4, "max_observation_tokens": 64, "workers": workers}
 
     def found():
         (tmp_path / "params.yaml").write_text(json.dumps({"prompt": {"environment": environment}}))
         return [(finding.name, finding.level, finding.found) for finding in doctor.check_programs(tmp_path)]
 
-    ran = [(f"sandbox {kind}", Level.OK, "a program ran in it") for kind in sorted(kinds)]
-    assert found() == ran
-    # The helper looks for the package itself: a Python without it is one with another list of packages.
-    monkeypatch.setattr(doctor, "run_program", lambda *_: python_programs._run("monty", "print(1)", 0, 512, 5.0))
-    monkeypatch.setattr(python_programs, "find_spec", lambda _: None)
-    assert {level for _, level, _ in found()} == {Level.PROBLEM} and "retrace[tools]" in found()[0][2]
+    assert found() == [("programs", Level.OK, "a program ran in its sandbox")]
+    # The helper looks for itself: it answers as it would on a kernel without these restrictions.
+    monkeypatch.setattr(python_programs, "lacking", lambda: ["reading files"])
+    monkeypatch.setattr(doctor, "run_program", python_programs._run)
+    [(name, level, said)] = found()
+    assert (name, level) == ("programs", Level.PROBLEM) and "does not restrict reading files" in said
     environment["tools"] = {}
     assert found() == []
     (tmp_path / "params.yaml").write_text("prompt: {kind: plain}")
@@ -137,18 +143,24 @@ def test_ports_free_taken_by_what_speaks_no_http_and_none(monkeypatch, mlflow_po
     assert mlflow.level is level and found in mlflow.found
 
 
+def test_errors_in_the_logs_of_the_servers_are_warnings(tmp_path):
+    assert "none yet" in next(doctor.check_logs(tmp_path)).found
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker.log").write_text("08:00:00.000 | ERROR   | Flow run 'x' - of a user's own stage\n")
+    (tmp_path / "logs" / "mlflow.log").write_text("2026/11/29 08:00:00 INFO mlflow: ERROR is a word here\n")
+    assert levels(doctor.check_logs(tmp_path)) == [Level.OK]
+    text = "08:00:00.000 | ERROR   | docket - the first\nTraceback\n08:00:01.000 | CRITICAL | docket - the second\n"
+    (tmp_path / "logs" / "prefect.log").write_text(text)
+    (found,) = doctor.check_logs(tmp_path)
+    assert found.level is Level.WARNING and "prefect.log has 2 errors, the last: docket - the second" in found.found
+
+
 def test_git_says_what_could_not_be_traced(tmp_path):
     assert levels(doctor.check_git(tmp_path)) == [Level.PROBLEM]
-
-    def git(*arguments):
-        command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-
     (tmp_path / "stages").mkdir()
     (tmp_path / "stages" / "a.py").write_text("1")
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "a")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        git(tmp_path, *command)
     assert levels(doctor.check_git(tmp_path)) == [Level.OK]
     (tmp_path / "dvc.lock").write_text("")
     (found,) = doctor.check_git(tmp_path)

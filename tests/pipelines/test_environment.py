@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.environment import NO_CPU_BUILD, Environment, SetUpError, groups_for, read_lock
+from pipelines.environment import NO_CPU_BUILD, Environment, SetUpError, groups_for, read_lock, require_git
 from pipelines.lock import plain_environment
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -26,6 +26,7 @@ def project(tmp_path):
         shutil.copy(PROJECT / name, tmp_path / name)
     shutil.copytree(PROJECT / "pipelines", tmp_path / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "stages").symlink_to(PROJECT / "stages")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     return tmp_path
 
 
@@ -45,6 +46,15 @@ def test_the_groups_are_those_the_recipe_names(project, text, groups):
     assert groups_for(["repro"], project) == groups == groups_for(["ui"], project)
 
 
+def test_a_folder_without_git_ends_before_set_up(tmp_path):
+    """A downloaded ZIP."""
+    with pytest.raises(ValueError, match=r"not a git repository.*git clone.*git init && git add -A && git commit"):
+        require_git(["repro"], tmp_path)
+    require_git(["test"], tmp_path)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    require_git(["repro", "laptop"], tmp_path)
+
+
 def test_engines_of_the_recipes_below_count_too(project):
     recipes = project / "pipelines/recipes"
     (recipes / "below.yaml").write_text("base:\n  kind: random\nsampler:\n  kind: vllm\n")
@@ -59,7 +69,7 @@ def test_engines_of_the_recipes_below_count_too(project):
 
 
 def test_make_test_needs_every_engine(project):
-    engines = ["vllm", "deepspeed", "ray", "reasoning_gym", "lora", "tools"]
+    engines = ["vllm", "deepspeed", "ray", "reasoning_gym", "lora"]
     assert groups_for(["test"], project) == ["core", *engines, "test"]
     assert groups_for(["docs"], project) == ["core", "docs"]
 
@@ -119,7 +129,7 @@ def test_torchvision_comes_with_vllms_cuda_build_alone():
 )
 def test_the_lock_resolves_on_a_machine_without_any_index_settings(python, machine, tmp_path):
     """The versions agree with the metadata of the public index: a local wheel once hid a conflict."""
-    wanted = ["core", "deepspeed", "ray", "reasoning_gym", "tools", "test", "docs", "bench"]
+    wanted = ["core", "deepspeed", "ray", "reasoning_gym", "test", "docs", "bench"]
     lines = {"wanted": [pin for group in wanted for pin in GROUPS[group]], "constraints": GROUPS["cuda"]}
     for name, pins in lines.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(pins) + "\n")

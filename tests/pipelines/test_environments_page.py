@@ -54,7 +54,7 @@ def test_the_commands_of_the_page(project):
     assert code == 0, errors
     countdown = "> 3\ngo on\n> 2\ngo on\n> 1\nThe end: reward 1.0, is_correct True\nA new process gave the same"
     assert countdown in said and "Count down to 1.\n" in said
-    assert said.count("A new process gave the same answers to the same turns.") == 3
+    assert said.count("A new process gave the same answers to the same turns.") == 2
 
 
 def test_the_settings_of_the_page(project):

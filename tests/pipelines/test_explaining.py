@@ -13,7 +13,7 @@ from pipelines.records.chain import StageCost, find_chain, stage_costs
 from pipelines.records.lock_snapshots import working_snapshot
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, write_json, write_text_atomically
-from tests.fakes.graded_project import commit_all, write_lock, write_project
+from tests.fakes.graded_project import commit_all, git, write_lock, write_project
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_mistakes_are_told_with_the_remedy(project, tmp_path):
         ("rl_2", r"never ran: run `dvc repro grade@rl_2`"),
         ("nope", r"policies: base, sft, rl_1"),
         ("other.json", "no output of a stage"),
-        ("v9:rl_1", "no git revision 'v9'"),
+        ("v9:rl_1", "no git revision or DVC experiment 'v9'"),
     ):
         with pytest.raises(UserError, match=message):
             find_chain(argument, project)
@@ -129,8 +129,8 @@ def test_mistakes_are_told_with_the_remedy(project, tmp_path):
 
 
 def test_gpu_hours():
-    assert StageCost("", "", None, 1800.0, 4, False).gpu_hours == 2.0
-    assert StageCost("", "", None, 1800.0, None, False).gpu_hours is None
+    assert StageCost("", "", None, 1800.0, 4).gpu_hours == 2.0
+    assert StageCost("", "", None, 1800.0, None).gpu_hours is None
     assert (format_time(4.25), format_time(3725), format_time(119.7)) == ("4.2 s", "1 h 2 min", "2 min 0 s")
 
 
@@ -165,3 +165,26 @@ def test_the_command_prints_json_and_draws(project, tmp_path):
     for arguments, message in ((["nope"], "policies:"), (["sft", "--picture", "x.png"], ".svg")):
         done = run(*arguments)
         assert done.exit_code == 2 and message in done.stderr
+
+
+def test_an_experiment_of_dvc_is_named_like_a_revision(project):
+    from dvc.repo import Repo
+
+    def seed_of(argument):
+        (sft,) = (step for step in find_chain(argument, project).steps if step.entry.stage == "sft")
+        return sft.entry.params["seed"]
+
+    first = commit_all(project, "first")
+    with Repo.init(str(project)) as repo:
+        write_project(project, seed=1)
+        repo.experiments.save(name="wormy-axon")
+    git(project, "checkout", "-q", ".")
+    assert [seed_of("rl_1"), seed_of("wormy-axon:rl_1")] == [0, 1] and find_chain("wormy-axon:rl_1", project).scores
+    # DVC permits the name once for each commit. That of the present commit is meant, as in DVC.
+    git(project, "commit", "-q", "--allow-empty", "-m", "second")
+    second = git(project, "rev-parse", "HEAD").strip()
+    git(project, "update-ref", f"refs/exps/{second[:2]}/{second[2:]}/wormy-axon", first)
+    assert seed_of("wormy-axon:rl_1") == 0
+    git(project, "commit", "-q", "--allow-empty", "-m", "third")
+    with pytest.raises(UserError, match="2 DVC experiments have the name 'wormy-axon': use one of the commits"):
+        find_chain("wormy-axon:rl_1", project)

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +12,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from pipelines.cli import app
+from pipelines.commands.exporting import _methods
+from stages.engines.policies.language_model import language_model
+from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.policies.tokenizers import encode_prompt, encode_response
+from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.files import write_metrics
+from stages.foundations.params import ChatPrompt, StrictParams
+from stages.rl_round.params import RlParams
+from tests.fakes.engine_params import ADAMW, TORCH_TRAINER
 from tests.fakes.graded_project import STAGES, write_lock, write_project
 from tests.fakes.tiny_policy import write_tiny_policy
 
@@ -74,6 +84,60 @@ def test_transformers_reads_what_the_round_saved(project, monkeypatch):
     assert there(text).input_ids == here(text).input_ids
 
 
+TURN = "<|turn|>"
+CHATML = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|turn|>{% endfor %}"
+    "{% if add_generation_prompt %}<{{ name }}>{% endif %}"
+)
+
+
+@pytest.fixture
+def taught(project):
+    """Teaches rl_1 to answer `ok` by a template that is not its tokenizer's, with an argument."""
+    base = write_tiny_policy(project / "chatting", seed=3, vocab=264)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.add_tokens([TURN], special_tokens=True)
+    tokenizer.chat_template = {"default": "{{ messages[0].content }}<|end|>", "tool_use": "tools"}
+    tokenizer.save_pretrained(base)
+    (project / "mine.jinja").write_text(CHATML)
+
+    def teach(**changes):
+        prompt = ChatPrompt(kind="chat", system="", suffix="", **changes)
+        adamw = ADAMW.model_copy(update={"learning_rate": 0.01})
+        trainer = TorchTrainer(TORCH_TRAINER, adamw, 1.0, language_model(base, TORCH_TRAINER, prompt))
+        lesson = TokenSequence(encode_prompt(tokenizer, prompt, "hi"), encode_response(tokenizer, "ok", prompt))
+        for _ in range(30):
+            trainer.update([pack([lesson])], lambda statistics, _: (-statistics.logprobs.sum(), {}), 1.0)
+        shutil.rmtree(project / "data/policies/rl_1")
+        trainer.save_model(project / "data/policies/rl_1")
+        export("rl_1", "--to", project / "out", "--dtype", "float32")
+        return lesson, project / "out"
+
+    return teach
+
+
+def test_plain_transformers_prompts_and_stops_as_in_training(taught, project):
+    template = str(project / "mine.jinja")
+    lesson, exported = taught(template=template, template_arguments={"name": "it's me"})
+    (project / "mine.jinja").unlink()
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(exported), AutoTokenizer.from_pretrained(exported)
+    messages = [{"role": "user", "content": "hi"}]
+    asked = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")
+    assert asked.input_ids[0].tolist() == lesson.prompt
+    (said,) = model.generate(**asked, max_new_tokens=8, do_sample=False)
+    assert tokenizer.decode(said[len(lesson.prompt) :]) == f"ok{TURN}", (
+        "and nothing behind the token that closes a turn"
+    )
+    assert model.generation_config.eos_token_id == [0, tokenizer.convert_tokens_to_ids(TURN)]
+
+
+def test_templates_of_the_policys_own_get_the_arguments(taught):
+    _, exported = taught(template_arguments={"name": "me"})
+    templates = AutoTokenizer.from_pretrained(exported).chat_template
+    assert templates["tool_use"].endswith("\ntools") and all("'me'" in text for text in templates.values())
+    assert json.loads((exported / "generation_config.json").read_text())["eos_token_id"] == 0, "taught already"
+
+
 def test_the_card_has_data_methods_scores_and_commands(project):
     export("rl_1", "--to", project / "out")
     _, head, card = (project / "out/README.md").read_text().split("---\n", 2)
@@ -81,7 +145,8 @@ def test_the_card_has_data_methods_scores_and_commands(project):
     for line in (
         "| sums | avg@4 | 87.5% | 80.0 to 92.5 |",
         "| train | train | https://example.org/train.jsonl | CC BY 4.0 \\| pipes |",
-        "- GRPO's group-normalised advantage (arXiv 2402.03300)",
+        "- `rl.advantage.kind: group_normalized`: Reward minus the group's mean, over its standard deviation when "
+        "`divide_by_std` (GRPO, arXiv 2402.03300)",
         "- without the division by the deviation, Dr. GRPO (2503.20783)",
         "- on-policy distillation in rl_1: from sft, coefficient 0.5",
         "dvc repro grade@rl_1",
@@ -89,6 +154,32 @@ def test_the_card_has_data_methods_scores_and_commands(project):
         assert line in card.splitlines()
     assert "Laminar" not in card and "Optimal Token Baseline" not in card
     assert "| rl_round@rl_1 |" in card and "grade@sft" not in card
+
+
+def kinds_of(name):
+    """The kinds that `rl.NAME` may have: the value of `kind` in each model of the field's type."""
+
+    def models(annotation):
+        if isinstance(annotation, type) and issubclass(annotation, StrictParams):
+            yield annotation
+        for part in get_args(annotation):
+            yield from models(part)
+
+    found = [
+        one.model_fields["kind"] for one in models(RlParams.model_fields[name].annotation) if "kind" in one.model_fields
+    ]
+    return [kind for field in found for kind in get_args(field.annotation)]
+
+
+@pytest.mark.parametrize("name", RlParams.model_fields)
+def test_the_card_names_every_method_that_a_round_may_have(name):
+    """By its model's first sentence; a kind that the code no longer has by its name."""
+    for kind in [*kinds_of(name), "gone"]:
+        entry = SimpleNamespace(stage="rl_round", item="rl_1", params={"rl": {name: {"kind": kind}}})
+        told = [text for text in _methods([entry]) if text.startswith("`rl.")]
+        assert len(told) == (kind != "none"), kind
+        assert all(text.startswith(f"`rl.{name}.kind: {kind}`") and (": " in text[9:]) for text in told), told
+    assert told == [f"`rl.{name}.kind: gone`"]
 
 
 def test_a_folder_of_somebody_elses_says_that_nothing_is_known(project):

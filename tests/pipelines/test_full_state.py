@@ -5,12 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from stages.observe import mlflow_uploader as delivering
 from stages.observe.mlflow_store import MlflowStore
 from stages.observe.mlflow_uploader import Delivery
 from tests.fakes.small_disks import fill, mount_small
@@ -95,35 +93,23 @@ def test_a_stage_whose_state_has_no_room_says_so_and_the_next_attempt_goes_on(di
     assert recorded.info.status == "FINISHED"
     points = client.get_metric_history(recorded.info.run_id, "reward/mean")
     assert sorted({(point.step, point.value) for point in points}) == [(step, step) for step in range(120)]
-    assert not list((disk / "scratch").glob("*/tracking*.json*"))
+    assert not list((disk / "scratch").glob("*/tracking.jsonl"))
 
 
-def test_a_log_that_another_delivery_has_put_away_is_no_failure(tmp_path, capsys):
-    ended = threading.Event()
-    ended.set()
-    assert delivering._follow(Delivery(tmp_path), ended) == 0
-    assert json.loads(capsys.readouterr().out)["error"] == ""
-
-
-def test_numbers_wait_while_the_database_has_no_room(disk, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(delivering, "SECONDS_OF_RETRIES_AT_THE_END", 0)
+def test_numbers_wait_while_the_database_has_no_room(disk, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{disk / 'mlflow.db'}")
-    scratch = tmp_path / "state" / "scratch" / "sft-0"
-    scratch.mkdir(parents=True)
     tags = {"stage": "sft", "stage_hash": "ab" * 32}
     start = {"kind": "start", "ms": 1_700_000_000_000, "name": "sft", "params": {}, "inputs": {}, "tags": tags}
     points = {f"loss/{name}": 1.0 for name in range(99)}
     values = [{"kind": "values", "ms": start["ms"] + step, "step": step, "values": points} for step in range(50)]
     lines = [start, *values, {"kind": "end", "ms": start["ms"] + 9, "status": "FINISHED"}]
-    (scratch / "tracking.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    fill(disk)
-    ended = threading.Event()
-    ended.set()
-    assert delivering._follow(Delivery(scratch), ended) == 1
-    assert "database or disk is full" in json.loads(capsys.readouterr().out)["error"]
-    assert (scratch / "tracking.jsonl").exists()
-    (disk / "filler").unlink()
-    assert delivering._follow(Delivery(scratch), ended) == 0
+    (tmp_path / "tracking.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with open(tmp_path / "tracking.jsonl", "rb") as log:
+        delivery = Delivery(log)
+        fill(disk)
+        assert not delivery.deliver(is_over=True) and "database or disk is full" in delivery.error
+        (disk / "filler").unlink()
+        assert delivery.deliver(is_over=True) and not delivery.error
     client, (recorded,) = runs_in(disk / "mlflow.db")
-    assert recorded.info.status == "FINISHED" and not (scratch / "tracking.jsonl").exists()
+    assert recorded.info.status == "FINISHED"
     assert len(client.get_metric_history(recorded.info.run_id, "loss/98")) == 50

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from stages.foundations.files import load_yaml
+from tests.fakes.bit_rot import flip
 from tests.fakes.miniature import LAPTOP, copy_project, dvc, environment, output_hashes, stages_run, use_miniature
 from tests.fakes.processes import assert_all_end, descendants, wait_until
 from tests.fakes.small_disks import fill, mount, mount_small
@@ -129,16 +130,17 @@ def test_a_full_disk_in_each_stage_leaves_every_output_whole(small_disk, warm):
 
 
 def test_a_repro_on_a_full_disk_fails_clearly_and_the_next_one_completes(small_disk, warm):
-    before = output_hashes(small_disk)
-    (small_disk / "data" / "problems" / "train.parquet").unlink()
+    before, name = output_hashes(small_disk), "data/problems/train.parquet"
+    for lost in (small_disk / name, small_disk / ".dvc/cache/files/md5" / before[name][:2] / before[name][2:]):
+        lost.unlink()
     fill(small_disk, 1 << 20)
     # Leaves room for DVC's table of paths in use: without that room, DVC only calls the table corrupted.
     os.truncate(small_disk / "filler", (small_disk / "filler").stat().st_size - 8192)
-    printed = dvc(small_disk, "repro", "--force", "--single-item", "curate", check=False, front=warm)
+    done = make_repro(small_disk)
     (small_disk / "filler").unlink()
-    assert "space left" in printed
-    dvc(small_disk, "repro", front=warm)
-    assert output_hashes(small_disk) == before == output_hashes(small_disk)
+    assert done.returncode == 1 and "space left" in done.stderr, done.stdout + done.stderr
+    assert make_repro(small_disk).returncode == 0
+    assert output_hashes(small_disk) == before
 
 
 def test_a_read_only_data_folder_is_told(small_disk):
@@ -152,18 +154,35 @@ def test_a_read_only_data_folder_is_told(small_disk):
     assert done.returncode == 1 and "read-only file system" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_corrupted_cache_object_is_made_again(small_disk, warm):
-    before = output_hashes(small_disk)
-    name = "data/problems/train.parquet"
-    md5 = before[name]
-    cached = small_disk / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
+def make_repro(folder):
+    command = [sys.executable, "-m", "pipelines.commands.repro"]
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+
+
+def test_a_rotten_cache_object_is_made_again(small_disk):
+    """As the disk leaves it: read-only, with its size and time. DVC alone restores it as the right output."""
+    before, name = output_hashes(small_disk), "data/responses/rl_2.parquet"
+    cached = small_disk / ".dvc/cache/files/md5" / before[name][:2] / before[name][2:]
+    assert cached.stat().st_mode & 0o777 == 0o444
     whole = cached.read_bytes()
     (small_disk / name).unlink()
-    os.chmod(cached, 0o644)
-    cached.write_bytes(whole[:-100])
-    dvc(small_disk, "repro", front=warm)
+    flip(cached, 8 * 36)
+    done = make_repro(small_disk)
+    assert done.returncode == 0 and f"{cached} was damaged" in done.stderr, done.stderr
     assert output_hashes(small_disk) == before
     assert (small_disk / name).read_bytes() == whole == cached.read_bytes()
+
+
+def test_a_dvc_lock_that_was_merged_wrongly_is_told(small_disk):
+    lock, name = small_disk / "dvc.lock", "data/responses/rl_2.parquet"
+    before, text = output_hashes(small_disk), lock.read_text()
+    lock.write_text(text.replace(before[name], before["data/responses/rl_1.parquet"]))
+    done = make_repro(small_disk)
+    assert done.returncode == 2 and f"{name} holds a table of respond@rl_1" in done.stderr, done.stderr
+    lock.write_text(text)
+    assert make_repro(small_disk).returncode == 0
+    assert output_hashes(small_disk) == before
+    assert hashlib.md5((small_disk / name).read_bytes()).hexdigest() == before[name]
 
 
 def test_a_half_written_table_is_made_again(small_disk, warm):

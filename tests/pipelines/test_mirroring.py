@@ -1,5 +1,6 @@
 """Mirroring against real MLflow databases: deleted, rebuilt, run again."""
 
+import fcntl
 import gzip
 import json
 import os
@@ -7,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,19 +17,15 @@ from pipelines.commands.mirroring import rebuild
 from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
-from pipelines.records.graph_run import VIEW_KEY, record_graph_run
+from pipelines.records.graph_run import PARENT, VIEW_KEY, record_graph_run
 from pipelines.records.lock_snapshots import snapshots_in_git, working_snapshot
-from pipelines.records.stage_runs import log_what_fits
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of, write_json, write_text_atomically
 from stages.foundations.job import attempt_at
-from stages.observe.mlflow_uploader import kept_logs
-from stages.observe.tracking import latest_runs, track
+from stages.observe.mlflow_store import MlflowStore
+from stages.observe.tracking import kept_logs, track
 from tests.fakes.graded_project import STAGES as GRAPH
 from tests.fakes.graded_project import commit_all, git, write_kept_run, write_lock, write_project
-
-STAGES = ["base", "grade@rl_1", "grade@sft", "respond@rl_1", "respond@sft", "rl_round@rl_1", "sft"]
-"""Stages with metrics."""
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +71,18 @@ def runs_of(root: Path, wanted: str = ""):
 
 
 def everything(root: Path):
-    """Returns all that MLflow holds of each run, except its id and the tags that describe its origin."""
+    """Returns all that MLflow holds of each run, except its id, its parent's, and the tag of a run that was lost."""
     client, runs = runs_of(root)
     told = {}
     for run in runs:
-        tags = {name: value for name, value in run.data.tags.items() if name != "rebuilt"}
+        tags = {name: value for name, value in run.data.tags.items() if name not in ("rebuilt", PARENT)}
         points = {
             name: sorted((p.step, p.timestamp, p.value) for p in client.get_metric_history(run.info.run_id, name))
             for name in run.data.metrics
         }
         inputs = sorted((one.dataset.name, one.dataset.digest) for one in run.inputs.dataset_inputs)
         info = (run.info.run_name, run.info.status, run.info.start_time, run.info.end_time)
-        told[run.data.tags["stage_hash"], run.info.start_time] = (info, tags, run.data.params, points, inputs)
+        told[tags.get("stage_hash", ""), run.info.start_time] = (info, tags, run.data.params, points, inputs)
     return told
 
 
@@ -107,62 +103,20 @@ def execute(root: Path, monkeypatch, name: str = "sft", fails: bool = False):
     monkeypatch.delenv("DVC_STAGE")
 
 
-def test_stages_that_a_cache_hit_restored_get_runs_with_their_numbers(project, monkeypatch):
-    commit = commit_all(project, "first")
-    with monkeypatch.context() as off:
-        off.setenv("RETRACE_TRACKING", "off")
-        assert mirror(project).is_nothing
-    report = mirror(project)
-    assert (report.mirrored, report.replayed, report.problems) == (len(STAGES), 0, [])
-    client, runs = runs_of(project)
-    assert sorted(run.data.tags["dvc.stage"] for run in runs) == STAGES
-    (run,) = (run for run in runs if run.data.tags["dvc.stage"] == "rl_round@rl_1")
-    expected = {
-        "mirrored": "true",
-        "stage": "rl_round",
-        "policy": "rl_1",
-        "round": "rl_1",
-        "seed": "0",
-        "ablation": "none",
-        "git.commit": commit,
-    }
-    assert expected.items() <= run.data.tags.items() and run.info.run_name == "rl_round@rl_1 s0"
-    assert run.data.params["rl.policy_loss.clip_high"] == "0.28"
-    assert run.data.metrics == {"reward/mean": 0.5}, "a number that sums a curve up is no chart beside it"
-    history = client.get_metric_history(run.info.run_id, "reward/mean")
-    assert [(point.step, point.value) for point in history] == [(1, 0.25), (2, 0.5)]
-    digests = {one.dataset.name: one.dataset.digest for one in run.inputs.dataset_inputs}
-    assert set(digests) == {"data/policies/sft", "data/problems/train.parquet"}
-    assert run.info.status == "FINISHED"
-    before = [(run.info.run_id, run.data.tags, run.data.metrics) for run in runs]
-    assert mirror(project).is_nothing, "a second time nothing changes"
-    again = runs_of(project)[1]
-    assert [(run.info.run_id, run.data.tags, run.data.metrics) for run in again] == before
-
-
 def test_a_run_that_was_tracked_knows_its_key_and_comes_back_whole(project, monkeypatch, database):
     execute(project, monkeypatch)
-    report = mirror(project)
-    assert report.mirrored == len(STAGES) - 1, "the executed stage has its run already"
-    live = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
+    assert mirror(project).is_nothing
+    live = everything(project)
     (told,) = live.values()
     assert told[1]["code"] and told[1]["gpus"] and told[0][0] == "sft s0"
     assert told[1]["lock_hash"] == working_snapshot(project).entries["sft"].key
     forget(project, database)
-    report = mirror(project)
-    assert (report.replayed, report.mirrored) == (1, len(STAGES) - 1)
-    again = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
-    assert again == live, "curves, times, parameters, inputs and tags, the ones outside of every metric file too"
+    with monkeypatch.context() as off:
+        off.setenv("RETRACE_TRACKING", "off")
+        assert mirror(project).is_nothing
+    assert mirror(project).stage_runs == 1
+    assert everything(project) == live, "curves, times, parameters, inputs and tags"
     assert mirror(project).is_nothing
-    for log in kept_logs(project / "state"):
-        log.unlink()
-    forget(project, database)
-    mirror(project)
-    # Without a kept log the times come from the ledger.
-    (run,) = runs_of(project, "tags.stage = 'sft'")[1]
-    (line,) = latest_runs(project / "state" / "ledger.jsonl")
-    assert run.data.metrics["system/time/total_seconds"] == line["seconds"]
-    assert run.data.tags["stage_hash"] == line["stage_hash"] and "mirrored" in run.data.tags
 
 
 def test_a_failed_run_comes_back_and_its_next_attempt_goes_on_with_it(project, monkeypatch, database):
@@ -170,27 +124,15 @@ def test_a_failed_run_comes_back_and_its_next_attempt_goes_on_with_it(project, m
         execute(project, monkeypatch, fails=True)
     monkeypatch.delenv("DVC_STAGE")
     forget(project, database)
-    assert mirror(project).delivered == 1
+    assert mirror(project).stage_runs == 1
     (run,) = runs_of(project, "attributes.status = 'FAILED'")[1]
     assert run.data.metrics["loss/train"] == 2.0
     assert mirror(project).is_nothing
     execute(project, monkeypatch)
-    (run,) = (one for one in runs_of(project, "tags.stage = 'sft'")[1] if "mirrored" not in one.data.tags)
+    (run,) = runs_of(project)[1]
     assert (run.info.status, run.data.tags["attempts"]) == ("FINISHED", "2")
     assert run.data.metrics["loss/train"] == 0.5
-    assert mirror(project).replayed == 0, "its kept log is of that very run"
-
-
-def test_commits_before_this_one_are_mirrored_too(project, database):
-    first = commit_all(project, "seed 0")
-    write_project(project, seed=1)
-    commit_all(project, "seed 1")
-    mirror(project)
-    rounds = {run.data.tags["seed"]: run for run in runs_of(project, "tags.stage = 'rl_round'")[1]}
-    assert set(rounds) == {"0", "1"} and rounds["0"].data.tags["git.commit"] == first
-    losses = [run.data.metrics["loss/train"] for run in runs_of(project, "tags.stage = 'sft'")[1]]
-    assert sorted(losses) == [0.5, 1.5]
-    assert "recorded_in" in rounds["0"].data.tags
+    assert mirror(project).is_nothing, "its kept log is of that very run"
 
 
 def test_an_ablations_results_have_variant_and_seed(project):
@@ -198,18 +140,16 @@ def test_an_ablations_results_have_variant_and_seed(project):
         made = write_project(project.parent / variant, seed=5 + len(variant))
         write_kept_run(project / "state" / "ablations" / "mini" / "results", made, variant, 5)
     mirror(project)
-    runs = runs_of(project, "tags.ablation = 'mini' and tags.stage = 'grade' and tags.policy = 'rl_1'")[1]
-    assert {run.info.run_name for run in runs} == {"plain s5 grade@rl_1", "slow s5 grade@rl_1"}
     parents = graph_runs(project)[1]
     assert sorted(run.info.run_name for run in parents) == ["mini plain s5", "mini slow s5"]
     assert all("score/rl_1" in run.data.metrics and run.data.tags["seed"] == "5" for run in parents)
 
 
-def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database):
-    mirror(project)
+def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, monkeypatch, database):
+    execute(project, monkeypatch)
     finder = run_finder(project, project / "state")
-    sides = read_sides(["sft", "rl_round@rl_1"], project, finder)
-    assert sides[1].name == "rl_1" and sides[1].answers[0].seed == 0
+    sides = read_sides(["sft s0", "rl_1"], project, finder)
+    assert sides[0].name == "sft" and sides[0].answers[0].seed == 0
     findings = compare(sides, ["avg"], False, False)
     for _ in range(2):
         assert track_comparison(findings, project / "state") == ""
@@ -240,10 +180,10 @@ def test_the_log_of_a_killed_stage_is_delivered(project):
     done = subprocess.run([sys.executable, "-c", KILLED], env=environment, start_new_session=True, check=False)
     assert done.returncode == -signal.SIGKILL
     (log,) = (project / "state" / "scratch").glob("*/tracking.jsonl")
-    assert mirror(project).delivered == 0, "it may be starting just now"
-    later = time.time() + 5 * 3600
-    os.utime(log, (later, later))  # then the clock was set back
-    assert mirror(project).delivered == 1
+    with open(log, "rb") as of_stage:
+        fcntl.flock(of_stage, fcntl.LOCK_EX)
+        assert mirror(project).is_nothing, "it runs"
+    assert mirror(project).stage_runs == 1 and mirror(project).is_nothing
     (run,) = runs_of(project, "attributes.status = 'KILLED'")[1]
     assert run.data.metrics["loss/train"] == 1.0
 
@@ -261,7 +201,7 @@ def test_broken_records_are_told_and_the_rest_goes_on(project):
     (project / "state" / "comparisons").mkdir()
     (project / "state" / "comparisons" / "x.json").write_text("{")
     report = mirror(project)
-    assert report.mirrored == len(STAGES) and len(report.problems) == 3 + len(strays)
+    assert len(report.problems) == 2 + len(strays)
     (project / "dvc.lock").write_text("stages: [")
     assert "not readable" in " ".join(mirror(project).problems)
 
@@ -277,8 +217,7 @@ def test_a_lock_committed_with_a_conflict_in_it_hides_no_other_commit(project, d
     assert [place.commit for place in snapshots_in_git(project, told.append)] == [first, last]
     assert len(told) == 1 and f"git {broken[:12]}" in told[0]
     assert run_finder(project, project / "state")("no such run") is None
-    report = mirror(project)
-    assert report.mirrored == len(STAGES) and report.problems == told
+    assert mirror(project).problems == told
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:9", "sqlite:///{state}/broken.db"])
@@ -292,23 +231,29 @@ def test_an_mlflow_that_is_gone_is_told(project, monkeypatch, uri):
         run_finder(project, project / "state")("some run")
 
 
-def test_a_mirroring_that_was_killed_leaves_no_half_run(project, monkeypatch):
-    calls = []
+def test_a_mirroring_that_is_killed_anywhere_is_completed_by_the_next(project, monkeypatch, database):
+    execute(project, monkeypatch)
+    finish(project)
+    record_graph_run(project)
+    complete = everything(project)
+    forget(project, database)
+    whole, kills = MlflowStore.log, 0
+    while True:
+        allowed = iter(range(kills))
 
-    def killed(store, run_id, messages):
-        calls.append(run_id)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        log_what_fits(store, run_id, messages)
+        def log(*given, allowed=allowed):
+            if next(allowed, None) is None:
+                raise KeyboardInterrupt
+            whole(*given)
 
-    monkeypatch.setattr("pipelines.records.stage_runs.log_what_fits", killed)
-    with pytest.raises(KeyboardInterrupt):
-        mirror(project)
-    monkeypatch.setattr("pipelines.records.stage_runs.log_what_fits", log_what_fits)
-    assert mirror(project).mirrored == len(STAGES) - 2
-    runs = runs_of(project)[1]
-    assert sorted(run.data.tags["dvc.stage"] for run in runs) == STAGES
-    assert all(run.data.metrics and run.info.status == "FINISHED" for run in runs)
+        monkeypatch.setattr(MlflowStore, "log", log)
+        try:
+            mirror(project)
+            break
+        except KeyboardInterrupt:
+            kills += 1
+    assert kills >= 2, "in the run of the stage, and in that of the graph"
+    assert everything(project) == complete and mirror(project).is_nothing
 
 
 def finish(root: Path, changes=None, score: float = 0.9) -> None:
@@ -382,14 +327,13 @@ def test_a_run_of_the_graph_is_one_run_with_parameters_and_score_and_its_stages_
     assert {one.path for one in client.list_artifacts(parent.info.run_id)} == {"index.html", "result.json"}
     view = client.get_experiment(parent.info.experiment_id).tags[f"mlflow.sharedViewState.{VIEW_KEY}"]
     assert json.loads(view)["searchFilter"] == "tags.kind = 'graph_run'"
-    below = children(client, parent)
-    assert sorted(run.data.tags["dvc.stage"] for run in below) == STAGES
-    (executed,) = (run for run in below if "mirrored" not in run.data.tags)
+    (executed,) = children(client, parent)
     assert executed.data.tags["dvc.stage"] == "sft"
     assert mirror(project).is_nothing
 
 
-def test_two_settings_are_two_runs_that_share_stages_and_come_back(project, database):
+def test_two_settings_are_two_runs_that_share_stages_and_come_back(project, monkeypatch, database):
+    execute(project, monkeypatch)
     finish(project)
     commit_all(project, "first")
     record_graph_run(project)
@@ -398,9 +342,8 @@ def test_two_settings_are_two_runs_that_share_stages_and_come_back(project, data
     client, (better, first) = graph_runs(project)
     assert [run.data.metrics["score"] for run in (better, first)] == [0.95, 0.9]
     assert [run.data.params["rl.policy_loss.clip_high"] for run in (better, first)] == ["0.5", "0.28"]
-    assert sorted(run.data.tags["dvc.stage"] for run in children(client, first)) == STAGES
-    assert "rl_round@rl_1" in {run.data.tags["dvc.stage"] for run in children(client, better)}
-    assert "sft" not in {run.data.tags["dvc.stage"] for run in children(client, better)}
+    assert [run.data.tags["dvc.stage"] for run in children(client, first)] == ["sft"]
+    assert children(client, better) == [], "a run has one parent"
     before = [(run.info.run_name, run.data.params, run.data.metrics) for run in (better, first)]
     forget(project, database)
     assert mirror(project).graph_runs == 2
@@ -425,7 +368,7 @@ def test_names_say_the_change(project, monkeypatch):
     client, (parent,) = graph_runs(project)
     assert parent.info.run_name == "small grade.bootstrap_draws=7 s0"
     assert parent.data.tags["changes"].startswith("grade.bootstrap_draws: ")
-    assert "grade@rl_1 s0 small grade.bootstrap_draws=7" in {run.info.run_name for run in children(client, parent)}
+    assert "sft s0 small grade.bootstrap_draws=7" in {run.info.run_name for run in children(client, parent)}
 
 
 def test_an_executed_stage_comes_back_below_its_run_when_dvc_lock_has_moved_on(project, monkeypatch, database):

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.commands.phrases import find_phrases
+from pipelines.commands.data import find_phrases
 
 KNOWN = ["Let me verify that result.", "Hmm, does that work?", "Wait, actually..."]
 TEXTS = [

@@ -1,7 +1,7 @@
-"""Plans compared with hand-worked cases, published parameter counts and step times, and a measured run."""
+"""Plans compared with hand-worked cases, and with published parameter counts and step times."""
 
 import json
-import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,42 +13,20 @@ from typer.testing import CliRunner
 
 from pipelines.cli import app
 from pipelines.graph.recipes import read_recipe
-from pipelines.planning import probe as probing
 from pipelines.planning.command import PUBLISHED_RUNS, planned_step
 from pipelines.planning.memory import training_memory
 from pipelines.planning.plan import PlanRequest, make_plan
-from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
 from pipelines.planning.sizes import GPUS, PUBLISHED, Shape, named_shape, read_config
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, layer_flops, sampling_flops, training_flops
+from pipelines.planning.work import ResponseLengths, Sampling, SideBySide, Training, over_turns
 from stages.base.run import make_base_policy
 from stages.base.stage import BaseParams
 from stages.engines.policies.policy_folders import count_policy
 from stages.engines.trainers.params import DeepspeedTrainerParams, LoraParams
 from stages.foundations.errors import UserError
-from stages.foundations.stage import ResponseLengths, Sampling, SideBySide, Training, over_turns
 
 PROJECT = Path(__file__).resolve().parents[2]
 TINY = Shape("tiny", hidden=4, layers=2, heads=2, kv_heads=1, head_size=2, feed_forward=8, vocabulary=10, is_tied=True)
-
-# Measured with one thread on the two cores that ran the laptop recipe below, while other jobs were running.
-PROBE = CpuProbe(
-    threads=1,
-    layer_training_token=25.2e-6,
-    layer_forward_token=8.7e-6,
-    head_training_token=6.5e-6,
-    head_forward_token=1.4e-6,
-    layer_step=(1.08e-4, 8.14e-6),
-    head_step=(1.77e-5, 1.01e-5),
-    lane_slowdown=2.0,
-    update={"muon": 0.0221, "adamw": 0.0014},
-    model_stage_start=8.5,
-    table_stage_start=2.4,
-    free_share=0.4,
-    seconds=15,
-)
-# `make repro` of the laptop recipe on that machine without other load: seconds of stage work, and in total.
-MEASURED_STAGES = {"sft": 148.9, "rl_round": 136.4, "respond": 29.9}
-MEASURED_IN_ALL = 489.0
 
 
 def test_parameters_by_hand():
@@ -185,20 +163,20 @@ def test_published_steps_are_met_within_a_third(run):
     assert abs(sum(planned_step(run, MFU, BANDWIDTH_SHARE)) / run.step_seconds - 1) < 1 / 3
 
 
-def stage_seconds(plan):
-    found = dict.fromkeys(MEASURED_STAGES, 0.0)
-    for stage in plan.stages:
-        if stage.name.partition("@")[0] in found:
-            found[stage.name.partition("@")[0]] += stage.seconds - stage.start_seconds
-    return found
-
-
-def test_the_measured_laptop_run_is_met_within_30_percent():
-    plan = make_plan(PROJECT, "laptop", PlanRequest(), PROBE)
-    assert plan.hours * 3600 == pytest.approx(MEASURED_IN_ALL, rel=0.3)
-    for name, seconds in stage_seconds(plan).items():
-        assert seconds == pytest.approx(MEASURED_STAGES[name], rel=0.3), name
-    assert not plan.problems
+def test_on_a_cpu_times_are_those_of_earlier_runs(tmp_path):
+    measured = json.loads((PROJECT / "pipelines/recipes/measured.json").read_text())["digits"]["stages"]
+    plan = make_plan(PROJECT, "digits", PlanRequest())
+    # A run on this machine takes the place of a measured time, so only presence is compared.
+    assert {stage.name for stage in plan.stages if stage.seconds is not None} >= {*measured} - {"code"}
+    assert plan.hours == pytest.approx(sum(stage.seconds or 0.0 for stage in plan.stages) / 3600) and plan.hours > 0
+    assert next(stage for stage in plan.stages if stage.name == "sft").training.total > 0
+    path = tmp_path / "of_nobody.yaml"
+    path.write_text(yaml.safe_dump(read_recipe(PROJECT, "digits")))
+    unknown = make_plan(PROJECT, str(path), PlanRequest())
+    assert all(stage.seconds is None for stage in unknown.stages)
+    assert any("no run of this recipe has measured the time on a CPU" in line for line in unknown.not_counted)
+    shown = CliRunner().invoke(app, ["plan", str(path)]).stdout
+    assert re.search(r"^sft .* not known$", shown, re.M) and re.search(r"^in all, at least +not known$", shown, re.M)
 
 
 def test_a_folder_without_metrics_or_with_others_is_refused(tmp_path):
@@ -206,7 +184,7 @@ def test_a_folder_without_metrics_or_with_others_is_refused(tmp_path):
     for content, told in (("{}", no_run), ('{"loss": 1}', no_run), ("[1]", r"sft\.json is no metric file")):
         (tmp_path / "sft.json").write_text(content)
         with pytest.raises(UserError, match=told):
-            make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
+            make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)))
 
 
 def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
@@ -214,7 +192,7 @@ def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
     round_1 = {"rollouts/drawn": 100, "groups/trained": 10, "groups/drawn": 40, "tokens/sampled": 5000}
     (tmp_path / "rl_round" / "rl_1.json").write_text(json.dumps(round_1))
     (tmp_path / "sft.json").write_text(json.dumps({"tokens/trained": 700 * 32 * 40}))
-    plan = make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)), PROBE)
+    plan = make_plan(PROJECT, "laptop", PlanRequest(measured=str(tmp_path)))
     stages = {stage.name: stage for stage in plan.stages}
     assert stages["sft"].trained_tokens == 700 * 32 * 40
     # 15 steps of 32 groups of 16, four sampled for each one trained on, 50 tokens each.
@@ -304,7 +282,7 @@ def test_later_turns_read_the_earlier_ones_again_unless_the_sampler_keeps_them(t
     assert over_turns(part, wide, keeps_prefixes=True)[0].observed == 140, "the limit of 200 counts observations"
 
     recipe = read_recipe(PROJECT, "laptop")
-    plain = make_plan(PROJECT, "laptop", PlanRequest(), PROBE)
+    plain = make_plan(PROJECT, "laptop", PlanRequest("H100"))
     limits = {"max_turns": 5, "max_observation_tokens": 8}
     workers = {"processes": 1, "memory_mib": 256, "timeout_seconds": 1}
     tools = {"tools": {}, "calls": {"kind": "marked", "call": "!", "answer": "="}}
@@ -312,7 +290,7 @@ def test_later_turns_read_the_earlier_ones_again_unless_the_sampler_keeps_them(t
     recipe["prompt"]["environment"] = {"kind": "tools", **tools, **limits, "frame": frame, "workers": workers}
     path = tmp_path / "turns.yaml"
     path.write_text(yaml.safe_dump(recipe))
-    turns = make_plan(PROJECT, str(path), PlanRequest(), PROBE)
+    turns = make_plan(PROJECT, str(path), PlanRequest("H100"))
     for one, other in zip(plain.stages, turns.stages, strict=True):
         draws = one.name.partition("@")[0] in ("rl_round", "respond")
         assert (other.sampling_seconds > one.sampling_seconds) is draws, one.name
@@ -359,16 +337,6 @@ def test_the_trainer_of_the_asynchronous_loop_stands_still_while_it_evaluates(tm
     assert any("share rank 0's GPU" in line for line in made.problems), "its sampler is there"
 
 
-def test_on_this_cpu_the_cores_bound_what_is_gained_side_by_side():
-    made = make_plan(PROJECT, "laptop-asynchronous", PlanRequest(), PROBE)
-    stage = next(stage for stage in made.stages if stage.name == "rl_round@rl_1")
-    replicas = read_recipe(PROJECT, "laptop-asynchronous")["sampler"]["replicas"]["count"]
-    work = stage.training_seconds + replicas * stage.sampling_seconds
-    cores = os.cpu_count() or 1
-    assert stage.seconds - stage.start_seconds >= work / cores - 1e-6
-    assert stage.seconds - stage.start_seconds >= max(stage.training_seconds, stage.sampling_seconds)
-
-
 def test_the_command_prints_a_table_or_json_and_refuses_what_it_does_not_know(tmp_path):
     run = CliRunner().invoke
     shown = run(app, ["plan", "gsm8k-smollm2", "--gpu", "H100", "--price", "2.5"])
@@ -384,6 +352,8 @@ def test_the_command_prints_a_table_or_json_and_refuses_what_it_does_not_know(tm
         refused = run(app, ["plan", "laptop", *words])
         assert refused.exit_code == 2 and f"{words[-2]} needs the GPU's name" in refused.output, words
     assert "DAPO Qwen2.5-32B" in run(app, ["plan", "--published"]).stdout
+    pictures = run(app, ["plan", "t2i-shapes", "--gpu", "H100"])
+    assert pictures.exit_code == 2 and "no stage of this recipe trains or samples a language model" in pictures.output
 
 
 def test_work_of_unknown_size_is_named_and_not_counted_as_nothing(tmp_path):
@@ -405,17 +375,3 @@ def test_parameters_of_a_random_policy_are_those_of_the_policy_that_is_made(tmp_
     make_base_policy(TypeAdapter(BaseParams).validate_python(params["base"]), 0, tmp_path)
     planned = make_plan(PROJECT, "laptop", PlanRequest(gpu="H100")).shape.parameters
     assert planned == count_policy(tmp_path)["policy/parameters"] == 690_176
-
-
-def test_the_probe_measures_something_of_everything(monkeypatch):
-    monkeypatch.setattr(probing, "SECONDS_EACH", 0.01)
-    monkeypatch.setattr(probing, "MODEL_STAGE", "json")
-    monkeypatch.setattr(probing, "TABLE_STAGE", "json")
-    sizes = {"micro_batch_tokens": 32, "sequence_tokens": 16, "response_share": 0.5, "context": 8, "steps": 4}
-    settings = ProbeSettings("float32", 1, optimizers=frozenset({"adamw", "muon"}), samples=2, lanes=2, **sizes)
-    found = probe_cpu(TINY, settings)
-    # On a loaded machine, noise may leave no time for the second layer: then the head gets all of it.
-    assert found.layer_training_token + found.head_training_token > found.layer_forward_token
-    assert found.layer_forward_token + found.head_forward_token > 0
-    assert found.layer_step[1] >= 0 and sum(found.head_step) > 0
-    assert found.lane_slowdown >= 1 and found.update["muon"] > 0 and 0 < found.free_share <= 1

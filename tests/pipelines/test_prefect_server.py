@@ -1,4 +1,4 @@
-"""The memory limit of SQLite in Prefect's server."""
+"""Prefect's server: SQLite's memory and its locks, who may send requests, and the login."""
 
 import asyncio
 import os
@@ -68,6 +68,46 @@ def test_make_ui_starts_prefects_server_on_loopback_with_the_bound_and_the_origi
     )
 
 
+WRITES = """
+import asyncio
+import sqlalchemy as sa
+from pipelines.ui.prefect_server import take_write_locks_first
+take_write_locks_first()
+from prefect.server.database import provide_database_interface
+db = provide_database_interface()
+SELECT, INSERT = sa.text("SELECT count(*) FROM polled"), sa.text("INSERT INTO polled VALUES (1)")
+
+async def write():
+    async with db.session_context(begin_transaction=True) as session:
+        await session.execute(INSERT)
+
+async def main():
+    async with db.session_context() as session:
+        await session.execute(sa.text("CREATE TABLE polled (at INTEGER)"))
+    async with db.session_context(begin_transaction=True) as session:
+        await session.execute(SELECT)
+        other = asyncio.create_task(write())
+        # Without the fix the other one has written when this ends; with it, it waits for this one.
+        await asyncio.wait([other], timeout=1)
+        async with db.session_context() as reader:
+            await reader.execute(SELECT)
+        await session.execute(INSERT)
+    await other
+    async with db.session_context() as session:
+        print(await session.scalar(SELECT))
+
+asyncio.run(main())
+"""
+
+
+def test_a_transaction_that_reads_and_then_writes_is_not_refused(tmp_path):
+    own = {"PREFECT_HOME": str(tmp_path), "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{tmp_path}/db"}
+    done = subprocess.run(
+        [sys.executable, "-c", WRITES], capture_output=True, text=True, env={**os.environ, **own}, cwd=PROJECT
+    )
+    assert done.stdout == "2\n", done.stderr[-2000:]
+
+
 def test_it_does_not_start_without_a_login():
     without = {name: value for name, value in os.environ.items() if name != "PREFECT_SERVER_API_AUTH_STRING"}
     command = [sys.executable, "-m", "pipelines.ui.prefect_server", "--port", "4321"]
@@ -99,14 +139,27 @@ def test_it_does_not_start_without_a_login():
     ],
 )
 def test_requests_must_name_our_host_and_come_from_our_pages(headers, reason):
-    found = refusal([(name.encode(), value.encode()) for name, value in headers.items()], 4200)
+    found = refusal([(name.encode(), value.encode()) for name, value in headers.items()], 4200, "GET")
     assert found.startswith(reason) and bool(found) == bool(reason)
 
 
 def test_two_hosts_or_two_origins_are_refused():
     ours, theirs = (b"host", b"127.0.0.1:4200"), (b"host", b"evil.example")
-    assert refusal([ours, theirs], 4200) and refusal([theirs, ours], 4200)
-    assert refusal([ours, (b"origin", b"http://127.0.0.1:4200"), (b"origin", b"http://evil.example")], 4200)
+    assert refusal([ours, theirs], 4200, "GET") and refusal([theirs, ours], 4200, "GET")
+    assert refusal([ours, (b"origin", b"http://127.0.0.1:4200"), (b"origin", b"http://evil.example")], 4200, "GET")
+
+
+def test_another_site_may_lead_here_by_a_link_but_not_by_a_form():
+    for site, method, is_accepted in (
+        ("cross-site", "GET", True),
+        ("cross-site", "POST", False),
+        ("same-site", "PUT", False),
+        ("same-origin", "POST", True),
+        ("none", "POST", True),
+    ):
+        headers = {"host": "127.0.0.1:4200", "sec-fetch-site": site, "sec-fetch-mode": "navigate"}
+        found = refusal([(name.encode(), value.encode()) for name, value in headers.items()], 4200, method)
+        assert (found == "") is is_accepted, (site, method)
 
 
 def test_no_run_chooses_its_command_environment_or_folder():

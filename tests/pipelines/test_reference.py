@@ -13,7 +13,13 @@ from stages.foundations.params import StrictParams
 
 INTERNAL = ("sum/", "by_staleness/", "pruning/pruned_mass_max")
 """Sums that the ranks of a trainer exchange; a step's row has what is made of them."""
-NOT_OF_A_STAGE = ("stages/engines", "stages/report", "stages/t2i_report", "stages/pages", "stages/algorithms/answers")
+NOT_OF_A_STAGE = (
+    "stages/engines",
+    "stages/report",
+    "stages/images/t2i_report",
+    "stages/pages",
+    "stages/algorithms/answers",
+)
 NOT_OF_A_STAGE += ("stages/collect_web/sources.py",)  # content types
 DOCS = sorted([*PROJECT.glob("*.md"), *PROJECT.glob("docs/**/*.md")])
 OF_CURVE = re.compile(r"(_(first|last|best|mean|max|min))+$")
@@ -27,6 +33,10 @@ def pages():
 @pytest.mark.parametrize("name", ["cli.md", "params.md", "tables.md", "metrics.md"])
 def test_a_page_is_what_the_code_gives(pages, name):
     assert (reference.FOLDER / name).read_text() == pages[name], "run `retrace reference`"
+
+
+def test_the_picture_of_the_folders_is_what_the_code_gives():
+    assert reference.HOUSE.read_text() == reference.house_picture(), "run `retrace reference`"
 
 
 def test_links_lead_to_headings_of_their_page(pages):

@@ -12,9 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pipelines.retraining.champion import Champion, current, promote, promotions, roll_back, update_registry
-from pipelines.retraining.gate import Measurement, pair_up
-from pipelines.retraining.new_data import Snapshot, carried_over, copy_files, look
+from pipelines.retraining.flow import Snapshot, carried_over, copy_files, look
+from pipelines.retraining.gate import Champion, Measurement, current, pair_up, promote, promotions, update_registry
 from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
 from tests.fakes.mini_retraining import write_rows
@@ -74,6 +73,8 @@ def test_web_pages_come_in_too(tmp_path):
     made = found.params["collect_web"]["sources"]["crawl"]
     assert made["kind"] == "warc" and made["path"].startswith("data/snapshots/crawl-")
     assert made["path"].endswith(".warc.gz")
+    with pytest.raises(UserError, match="no section collect_web, so no stage would read these pages"):
+        found_in(tmp_path, {"sources": {}})
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,6 @@ def test_the_champions_data_are_carried_over_unless_the_recipe_has_changed_them(
     theirs = {"sources": {"a": 2, "b": 2, "incoming": 5}, "seed": 0}
     recipe = {"sources": {"a": 1, "b": 7, "c": 9}, "seed": 3}
     assert carried_over(recipe, theirs, then) == {"sources": {"a": 2, "b": 7, "c": 9, "incoming": 5}, "seed": 3}
-    assert carried_over(recipe, None, None) == recipe
 
 
 def ask_upstream(folder, url, sha256, lines):
@@ -236,7 +236,7 @@ def repository(tmp_path, monkeypatch, tracking):
     """Makes a git repository with two commits."""
     folder = tmp_path / "repository"
     folder.mkdir()
-    monkeypatch.setattr("pipelines.retraining.champion.PROJECT", folder)
+    monkeypatch.setattr("pipelines.retraining.gate.PROJECT", folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking)
     monkeypatch.delenv("RETRACE_TRACKING")
     for command in (["init", "-q"], *(["commit", "-q", "--allow-empty", "-m", name] for name in "ab")):
@@ -291,7 +291,7 @@ def test_promotion_and_rollback_move_tag_and_alias(repository):
     assert done.exit_code == 2 and "there are v1, v2" in done.output
 
     third = promotion(repository, 3, 1)
-    roll_back(repository, "laptop", 1, lambda line: None)
+    assert invoke("laptop", "--to", "1").exit_code == 0
     promote(repository, third)
     assert invoke("laptop").exit_code == 0 and current(repository, "laptop") == first, "v2 was rolled back before"
 

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import os
 import shutil
-import subprocess
 import threading
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pipelines.runtime.checkouts import share_dvc
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.files import dvc_md5
 from tests.fakes.file_server import answering
+from tests.fakes.graded_project import git
 
 SOURCES = Path(__file__).resolve().parents[2]
 DVC_YAML = """
@@ -74,11 +74,6 @@ def ran(tmp_path, monkeypatch):
         return sorted(names)
 
     return look
-
-
-def git(folder, *arguments):
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 def make_project(folder, url):
@@ -275,7 +270,7 @@ def test_a_worktree_has_the_projects_remotes_wherever_they_are_written(tmp_path)
         (place / ".dvc" / "config").write_text(text)
     (root / ".dvc" / "config.local").write_text("['remote \"near\"']\n    jobs = 3\n")
     assert default_remote(folder).url != str(tmp_path / "store"), "what the commit alone says there"
-    share_dvc(root, folder, root / ".dvc" / "cache")
+    share_dvc(root, folder)
     assert Path(default_remote(folder).url).resolve() == tmp_path / "store"
     from dvc.config import Config
 
@@ -283,7 +278,7 @@ def test_a_worktree_has_the_projects_remotes_wherever_they_are_written(tmp_path)
     assert config["remote"]["near"]["jobs"] == 3
     assert Path(config["cache"]["dir"]) == root / ".dvc" / "cache"
     (root / ".dvc" / "config.local").write_text("[core]\n    remote = far\n['remote \"far\"']\n    url = s3://b/x\n")
-    share_dvc(root, folder, root / ".dvc" / "cache")
+    share_dvc(root, folder)
     assert default_remote(folder).url == "s3://b/x", "a remote that is in no commit"
 
 

@@ -8,15 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.commands.trackers import tracked_runs
+from pipelines.commands.mirroring import tracked_runs
 
 TAGS = {"stage": "sft", "seed": "3", "stage_hash": "ab" * 32}
 
 
-def write_log(state, ms, *messages, name="sft s3"):
-    head = {"kind": "tags", "tags": {**TAGS, "mlflow.runName": name}}
-    start = {"kind": "start", "ms": ms, "name": "sft", "params": {"sft": {"steps": 2}}, "inputs": {}, "tags": TAGS}
-    lines = "\n".join(json.dumps(line) for line in (head, start, *messages))
+def write_log(state, ms, *messages, name="sft"):
+    start = {"kind": "start", "ms": ms, "name": name, "params": {"sft": {"steps": 2}}, "inputs": {}, "tags": TAGS}
+    tags = {"kind": "tags", "tags": {"seed": "4"}}
+    lines = "\n".join(json.dumps(line) for line in (start, tags, *messages))
     place = state / "runs" / f"{ms}-{'ab' * 8}.jsonl.gz"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(gzip.compress(lines.encode()))
@@ -41,7 +41,7 @@ def state(tmp_path, monkeypatch):
 def test_of_two_attempts_the_later_value_counts(state):
     problems = []
     first, second = tracked_runs(state, problems)
-    assert (first.name, first.params, first.is_finished) == ("sft s3", {"sft.steps": "2"}, True)
+    assert (first.name, first.params, first.is_finished) == ("sft s4", {"sft.steps": "2"}, True)
     assert first.points == {0: {"best": (1.0, 3200)}, 1: {"loss": (2.0, 1100)}, 2: {"loss": (1.0, 3100)}}
     assert not second.is_finished and not problems
 
@@ -62,7 +62,7 @@ def test_tensorboard_reads_each_run_once(state):
     said = CliRunner().invoke(app, ["mirror", "--to", "tensorboard"]).output
     assert said == f"2 runs were added to tensorboard: tensorboard --logdir {state / 'tensorboard'}\n"
     first, second = sorted((state / "tensorboard").iterdir())
-    assert second.name.endswith(" a_b"), "a name is no path"
+    assert second.name.endswith(" a_b s4"), "a name is no path"
     events = EventAccumulator(str(first))
     events.Reload()
     assert [(one.step, one.value, one.wall_time) for one in events.Scalars("loss")] == [(1, 2.0, 1.1), (2, 1.0, 3.1)]
@@ -82,4 +82,4 @@ def test_wandb_gets_each_run_once(state, monkeypatch):
 @pytest.mark.skipif(bool(importlib.util.find_spec("wandb")), reason="wandb is installed here")
 def test_a_missing_package_is_named(state):
     done = CliRunner().invoke(app, ["mirror", "--to", "wandb"])
-    assert done.exit_code == 2 and "wandb is not installed: run " in done.output
+    assert done.exit_code == 2 and "group wandb, which is not installed: run " in done.output

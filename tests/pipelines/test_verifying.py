@@ -9,9 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pipelines.commands.comparing_outputs import Tolerance, Verdict, compare_files, compare_folders
-from pipelines.commands.verifying import Order, as_markdown, write_certificate
-from pipelines.commands.verifying import certify as verify
+from pipelines.commands import verifying
+from pipelines.commands.verifying import Tolerance, Verdict, as_markdown, compare_files, compare_folders
 from pipelines.records.lock_snapshots import working_snapshot
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
@@ -194,7 +193,7 @@ def run(finished, tmp_path, planted=None, **order):
     patch.setenv("PLANTED", json.dumps(planted or {}))
     patch.delenv("DVC_ROOT", raising=False)
     try:
-        return verify(finished, tmp_path / "state", Order(**settings), lambda line: None)
+        return verifying.certify(finished, tmp_path / "state", verifying.Order(**settings), lambda line: None)
     finally:
         patch.undo()
 
@@ -206,7 +205,7 @@ def verdicts(content):
 def test_a_stage_knows_before_it_starts_the_key_that_dvc_will_write(finished, monkeypatch):
     monkeypatch.chdir(finished)
     entries = working_snapshot(finished).entries
-    assert entries["train"].params["train"]["rate"] == "5e-06", "DVC's YAML is another one"
+    assert entries["train"].params["train"]["rate"] == 5e-06, "YAML 1.2, as DVC reads it"
     assert {name: key_on_record(name) for name in entries} == {name: entry.key for name, entry in entries.items()}
 
 
@@ -221,8 +220,8 @@ def test_a_run_that_repeats_itself_is_identical_in_every_output(finished, tmp_pa
         name for name in before if "/.dvc/tmp" not in name
     ], "the finished run is left as it was"
     assert not (tmp_path / "state" / "verify" / "checkout").exists()
-    written, page = write_certificate(content, tmp_path / "reports")
-    assert json.loads(written.read_text())["machine"]["packages"]["torch"]
+    page = verifying.write_certificate(content, tmp_path / "reports")
+    assert json.loads((tmp_path / "reports" / "certificate.json").read_text())["machine"]["packages"]["torch"]
     assert "**Reproduced: identical**" in page.read_text()
 
 
@@ -249,7 +248,7 @@ def test_a_checkout_that_failed_or_was_interrupted_leaves_nothing(finished, tmp_
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pipelines.commands.verifying.run_again", interrupted)
+    monkeypatch.setattr(verifying, "run_again", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(finished, tmp_path)
     assert not (tmp_path / "state" / "verify" / "checkout").exists()

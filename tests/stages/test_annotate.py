@@ -18,24 +18,6 @@ from PIL.PngImagePlugin import PngInfo
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from stages.annotate.annotations import (
-    Known,
-    checked_tables,
-    json_rows,
-    prompt_annotations,
-    prompts_with_problems,
-    ranking_annotations,
-    vote_annotations,
-)
-from stages.annotate.label_studio import (
-    export_annotated,
-    export_annotations,
-    export_tasks,
-    labelling_configuration,
-    labelling_task,
-    slimmed,
-)
-from stages.engines.images.shards import image_id, read_image_rows, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import (
     DROPPED,
@@ -49,7 +31,25 @@ from stages.foundations.tables import (
     read_table,
     write_table,
 )
-from stages.preferences.run import agreement_measures, count_ties, pairs_of, vote_measures
+from stages.images.annotate.annotations import (
+    Known,
+    checked_tables,
+    json_rows,
+    prompt_annotations,
+    prompts_with_problems,
+    ranking_annotations,
+    vote_annotations,
+)
+from stages.images.annotate.label_studio import (
+    export_annotated,
+    export_annotations,
+    export_tasks,
+    labelling_configuration,
+    labelling_task,
+    slimmed,
+)
+from stages.images.engines.pictures.shards import image_id, read_image_rows, write_shards
+from stages.images.preferences.run import agreement_measures, count_ties, pairs_of, vote_measures
 from tests.fakes.hostile_images import GRADIENT, saved
 from tests.fakes.one_stage import picture_row, recipe, run_stage, write_prompts
 

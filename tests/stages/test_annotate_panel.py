@@ -6,12 +6,12 @@ from collections import Counter
 import pandas
 import pytest
 
-from stages.annotate.annotations import Known, checked_tables, set_tasks
-from stages.annotate.panel import Seen, annotate_tasks, gold_tasks, seat_panel, slots_of
-from stages.annotate.stage import PanelAnnotations
 from stages.foundations.tables import RANKING
-from stages.preferences.run import agreement_measures, judge_annotators, ratings_of
-from stages.preferences.stage import AnnotatorRules
+from stages.images.annotate.annotations import Known, checked_tables, set_tasks
+from stages.images.annotate.panel import Seen, annotate_tasks, gold_tasks, seat_panel, slots_of
+from stages.images.annotate.stage import PanelAnnotations
+from stages.images.preferences.run import agreement_measures, judge_annotators, ratings_of
+from stages.images.preferences.stage import AnnotatorRules
 from tests.fakes.one_stage import recipe
 
 RECIPE = recipe("t2i-shapes")

@@ -5,13 +5,11 @@ import os
 import zipfile
 
 import pytest
-import yaml
 
-from stages.__main__ import main
 from stages.base.run import change_config
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of
-from tests.fakes.taught_policy import stage_flags
+from tests.fakes.one_stage import run_stage
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RANDOM = {
@@ -35,11 +33,9 @@ PACKAGE = {
 }
 
 
-def make(tmp_path, base, out="base", seed=0):
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"seed": seed, "base": base}))
-    outputs = {"policy": tmp_path / out, "metrics": tmp_path / f"{out}.json"}
-    main(stage_flags("base", params=tmp_path / "params.yaml", **outputs))
-    return tmp_path / out
+def make(tmp_path, base, out="made", seed=0):
+    run_stage("base", tmp_path / out, {"seed": seed, "base": base})
+    return tmp_path / out / "policy"
 
 
 def test_a_random_policy_follows_its_seed(tmp_path):
@@ -57,7 +53,7 @@ def test_a_policy_whose_tokenizer_does_not_fit_leaves_nothing_behind(tmp_path):
     source = write_tiny_policy(tmp_path / "source", vocab=200)
     with pytest.raises(UserError, match="take the tokenizer that belongs to the model"):
         make(tmp_path, {"kind": "folder", "path": str(source)})
-    assert not (tmp_path / "base").exists() and not (tmp_path / "base.json").exists()
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["params.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +75,7 @@ def test_a_policy_that_somebody_broke_is_an_error_in_words(tmp_path, file, conte
     (source / file).write_text(content)
     with pytest.raises(UserError, match=r"is not a policy|holds no usable tokenizer"):
         make(tmp_path, {"kind": "folder", "path": str(source)})
-    assert not (tmp_path / "base").exists()
+    assert not (tmp_path / "made" / "policy").exists()
 
 
 @pytest.mark.parametrize("link", ["/etc/passwd", ".", "config.json", "nowhere"])
@@ -89,7 +85,7 @@ def test_a_link_in_a_folder_is_refused_by_name_and_nothing_is_copied(tmp_path, l
     (source / "more" / "leak.txt").symlink_to(link)
     with pytest.raises(UserError, match=rf"leak.txt is a link to {link}.*cp -rL"):
         make(tmp_path, {"kind": "folder", "path": str(source)})
-    assert not (tmp_path / "base").exists()
+    assert not (tmp_path / "made" / "policy").exists()
     (tmp_path / "link").symlink_to(write_tiny_policy(tmp_path / "other"))
     make(tmp_path, {"kind": "folder", "path": str(tmp_path / "link")})
 

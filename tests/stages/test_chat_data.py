@@ -1,6 +1,6 @@
 """Conversations from a file to a policy: rows read, rows dropped, how often rows are used, and what SFT learns."""
 
-import csv
+import contextlib
 import hashlib
 import json
 import re
@@ -20,12 +20,11 @@ from stages.demonstrate.run import take_by_weight
 from stages.engines.policies.policy_folders import load_policy
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.errors import UserError
-from stages.foundations.files import dvc_md5
 from stages.foundations.params import validate_section
 from stages.foundations.seeds import endless_order
 from stages.foundations.tables import CONTAMINATION, DEMONSTRATION, DROPPED, PROBLEM, read_table
-from tests.fakes.forks import changes_of, killed_at
-from tests.fakes.taught_policy import PARAMS, stage_flags, write_params
+from tests.fakes.one_stage import curve_of, run_stage
+from tests.fakes.taught_policy import PARAMS, write_params
 from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
 
 DOCS = Path(__file__).parents[2] / "docs/how-to/own-data.md"
@@ -169,7 +168,7 @@ def test_rows_are_taken_as_often_as_their_weight_says():
 def project(tmp_path_factory):
     """Runs the docs' example on small files, up to the demonstrations."""
     folder = tmp_path_factory.mktemp("chat")
-    policy = write_tiny_policy(folder / "base")
+    policy = write_tiny_policy(folder / "data/policies/base")
     tokenizer = load_tokenizer(policy)
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(policy)
@@ -195,59 +194,35 @@ def project(tmp_path_factory):
             own["from"]["fields"]["solution"] = None if name == "held_out" else "solution"
         changes["sources"][name] = own
     changes["demonstrate"] |= {"validation_rows": 3, "max_response_tokens": 40}
-    changes |= {"curate": CURATE, "sft.max_sequence_tokens": 120, "sft.steps": 4, "sft.warmup_steps": 1}
-    changes |= {"sft.checkpoint_every_steps": 1}
-    params = write_params(folder / "params.yaml", changes)
-    for name in files:
-        outputs = {"problems": folder / f"collected/{name}.parquet", "dropped": folder / f"dropped/{name}.parquet"}
-        numbers = {kind: folder / f"{kind}/{name}.json" for kind in ("metrics", "headline")}
-        main(stage_flags(f"collect@{name}", params=params, **outputs, **numbers))
-    tables = ("train", "validation", "benchmarks", "conversations", "contamination", "duplicates", "transforms")
-    outputs = {name: folder / f"{name}.parquet" for name in (*tables, "difficulty", "dropped")}
-    numbers = {kind: folder / f"{kind}/curate.json" for kind in ("metrics", "headline")}
-    main(stage_flags("curate", params=params, collected=folder / "collected", **outputs, **numbers))
-    demonstrate(folder)
+    changes |= {"curate": CURATE, "sft.max_sequence_tokens": 120, "sft.steps": 1, "sft.warmup_steps": 0}
+    write_params(folder / "params.yaml", changes)
+    (folder / "data/web").mkdir()
+    with contextlib.chdir(folder):
+        for stage in (*(f"collect@{name}" for name in files), "curate", "demonstrate"):
+            main([stage])
     return folder
 
 
-def demonstrate(folder):
-    (folder / "web").mkdir(exist_ok=True)
-    (folder / "demonstrations").mkdir(exist_ok=True)
-    outputs = {name: folder / f"demonstrations/{name}.parquet" for name in ("train", "validation", "dropped")}
-    numbers = {kind: folder / f"{kind}/demonstrate.json" for kind in ("metrics", "headline")}
-    inputs = {"problems": folder / "train.parquet", "conversations": folder / "conversations.parquet"}
-    inputs |= {"web": folder / "web", "policy": folder / "base"}
-    main(stage_flags("demonstrate", params=folder / "params.yaml", **inputs, **outputs, **numbers))
-
-
-def sft(folder, out):
-    out.mkdir(exist_ok=True)
-    inputs = {name: folder / f"demonstrations/{name}.parquet" for name in ("train", "validation")}
-    outputs = {"out": out / "sft", "dropped": out / "dropped.parquet", "curves": out / "sft.csv"}
-    numbers = {"metrics": out / "sft.json", "headline": out / "sft_headline.json"}
-    main(stage_flags("sft", params=folder / "params.yaml", policy=folder / "base", **inputs, **outputs, **numbers))
-
-
 def demonstrations(folder):
-    files = [folder / f"demonstrations/{name}.parquet" for name in ("train", "validation")]
+    files = [folder / f"data/demonstrations/{name}.parquet" for name in ("train", "validation")]
     return [read_table(file, DEMONSTRATION) for file in files]
 
 
 def metrics(folder, stage):
-    return json.loads((folder / f"metrics/{stage}.json").read_text())
+    return json.loads((folder / f"data/metrics/{stage}.json").read_text())
 
 
 def test_conversations_with_a_benchmark_problem_go(project):
-    dropped = read_table(project / "dropped.parquet", DROPPED)
+    dropped = read_table(project / "data/dropped/curate.parquet", DROPPED)
     assert dropped[dropped["reason"] == "contaminated"]["row_id"].tolist() == ["my_chats/13", "my_chats/14"]
-    pairs = read_table(project / "contamination.parquet", CONTAMINATION)
+    pairs = read_table(project / "data/problems/contamination.parquet", CONTAMINATION)
     assert pairs[["problem_id", "problem", "benchmark"]].values.tolist() == [
         [f"my_chats/{number}", "Compute 9-8.", "held_out"] for number in (13, 14)
     ]
     counted = metrics(project, "curate")
     assert counted["contamination/pairs"] == 2 and counted["conversations/dropped/contaminated"] == 2
     assert counted["conversations/rows/kept"] == 17 and counted["rows/in"] == 8
-    assert metrics(project, "my_chats")["dropped/unknown_role"] == 1
+    assert metrics(project, "collect/my_chats")["dropped/unknown_role"] == 1
 
 
 def test_demonstrations_are_counted_split_and_weighted(project):
@@ -268,10 +243,10 @@ def test_demonstrations_are_counted_split_and_weighted(project):
     assert train[train["kind"] == "given"]["messages"].isna().all()
 
 
-def test_without_conversations_the_tables_have_their_old_columns(project, tmp_path):
+def test_without_conversations_the_tables_have_their_old_columns(project):
     for name in ("train", "benchmarks"):
-        assert "messages" not in pandas.read_parquet(project / f"{name}.parquet").columns
-    assert read_table(project / "train.parquet", PROBLEM).columns.tolist() == PROBLEM.names
+        assert "messages" not in pandas.read_parquet(project / f"data/problems/{name}.parquet").columns
+    assert read_table(project / "data/problems/train.parquet", PROBLEM).columns.tolist() == PROBLEM.names
 
 
 def written(row):
@@ -279,7 +254,7 @@ def written(row):
     turns = json.loads(row["messages"]) if row["messages"] else openai(row["problem"], row["response"])
     ids, is_written = [], []
     for turn in turns:
-        said = BYTES.encode(turn["content"] + "<|end|>")
+        said = [*BYTES.encode(turn["content"], split_special_tokens=True), BYTES.eos_token_id]
         head = BYTES.encode(f"{turn['role'][0]}:")
         ids += head + said
         is_written += [False] * len(head) + [turn["role"] == "assistant"] * len(said)
@@ -287,15 +262,16 @@ def written(row):
 
 
 def test_the_loss_is_that_of_the_assistants_tokens(project, tmp_path):
-    """Checks the first batch, before any update, one sequence at a time."""
-    sft(project, tmp_path)
-    (first, *_) = csv.DictReader((tmp_path / "sft.csv").open())
+    """Checks the first batch, before any update, one sequence at a time; and counts what the template rejects."""
+    inputs = {name: project / f"data/demonstrations/{name}.parquet" for name in ("train", "validation")}
+    done = run_stage("sft", tmp_path, params=project / "params.yaml", policy=project / "data/policies/base", **inputs)
+    first = curve_of(tmp_path)[0]
     usable = [
         row
         for row in demonstrations(project)[0].to_dict("records")
-        if row["problem"] not in ("hi", "end")  # the template rejects one; the other has a special token
+        if row["problem"] != "hi"  # the template rejects its system turn
     ]
-    model, _ = load_policy(project / "base", torch.float32)
+    model, _ = load_policy(project / "data/policies/base", torch.float32)
     losses, tokens, written_tokens = 0.0, 0, []
     for place in endless_order(0, PARAMS["sft"]["batch_demonstrations"], len(usable), 0, "sft"):
         ids, is_written = written(usable[place])
@@ -305,19 +281,9 @@ def test_the_loss_is_that_of_the_assistants_tokens(project, tmp_path):
         counted = [number for number, mine in enumerate(is_written) if mine]
         losses -= sum(float(logprobs[number - 1, ids[number]]) for number in counted)
         written_tokens.append(len(counted))
-    assert float(first["tokens/trained"]) == tokens
-    assert float(first["loss/train"]) == pytest.approx(losses / sum(written_tokens), abs=1e-4)
-
-
-def test_fine_tuning_learns_them_and_a_killed_run_ends_with_the_same_weights(project, tmp_path, capfd):
-    most = changes_of(lambda: sft(project, tmp_path / "whole"), tmp_path)
-    assert killed_at(lambda: sft(project, tmp_path / "killed"), tmp_path, most // 2)
-    sft(project, tmp_path / "killed")
-    assert "sft: resuming from step" in capfd.readouterr().err
-    for name in ("sft", "sft.csv", "sft.json"):
-        assert dvc_md5(tmp_path / "killed" / name) == dvc_md5(tmp_path / "whole" / name)
-    done = json.loads((tmp_path / "whole/sft.json").read_text())
+    assert first["tokens/trained"] == tokens
+    assert first["loss/train"] == pytest.approx(losses / sum(written_tokens), abs=1e-4)
     # One conversation has a system turn, which the template rejects, in any split of it and its copy.
-    assert done["dropped/refused_by_template"] in (1, 2) and done["dropped/special_token"] in (1, 2)
-    dropped = len(read_table(tmp_path / "whole/dropped.parquet", DROPPED))
+    assert done["dropped/refused_by_template"] in (1, 2)
+    dropped = len(read_table(tmp_path / "dropped", DROPPED))
     assert done["rows/in"] == sum(map(len, demonstrations(project))) == done["rows/kept"] + dropped

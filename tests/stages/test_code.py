@@ -117,16 +117,25 @@ def test_a_kind_more_re_runs_nothing(project):
     assert fingerprints(project, params)["rl"] == before
 
 
-def test_a_case_of_a_class_without_a_kind_always_counts(project):
-    write(project, CHOICE | {"stages/rl/params.py": "class Synchronous: ...\nclass Asynchronous: ...\n"})
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stages/rl/params.py": "class Synchronous: ...\nclass Asynchronous: ...\n"},
+        {"stages/rl/run.py": BUILD.replace('chosen("rl.loop", params)', "params")},
+    ],
+    ids=["classes without a kind", "a match on anything else"],
+)
+def test_where_no_choice_can_be_read_every_case_counts(project, changes):
+    write(project, CHOICE | changes)
     found = fingerprints(project, {"rl": {"loop": {"kind": "synchronous"}}})["rl"]
     assert {"synchronous", "asynchronous"} <= set(found)
 
 
-def test_a_match_on_anything_else_is_no_choice(project):
-    write(project, CHOICE | {"stages/rl/run.py": BUILD.replace('chosen("rl.loop", params)', "params")})
-    found = fingerprints(project, {"rl": {"loop": {"kind": "synchronous"}}})["rl"]
-    assert {"synchronous", "asynchronous"} <= set(found)
+def test_a_definition_that_moves_to_another_file_runs_nothing_again(project):
+    before = fingerprints(project)
+    (project / "stages/sft/schedule.py").rename(project / "stages/sft/waves.py")
+    edit(project / "stages/sft/run.py", "from .schedule", "from .waves")
+    assert fingerprints(project) == before
 
 
 def test_what_observes_and_what_only_it_uses_does_not_count(project):

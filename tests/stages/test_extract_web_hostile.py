@@ -40,6 +40,11 @@ PAGES = {
     "sections of a key": ("html", "<h2>4.1</h2><p>1. x</p>" * N + "<h2>Answers</h2>" + "<h3>4.1</h3><p>1. y</p>" * N),
     "open elements": ("html", "<div>" * N * 4),
     "broken MathML": ("html", "<p>Exercise 1: <math><mfrac><mi>x</math></p>" * N),
+    "boxes of formulas in boxes": ("html", "<span class=katex>" * N + "x" + "<p>Exercise 1: </p>" * N),
+    "previews": ("html", "<p>Exercise 1: " + "<span class=MathJax_Preview>x</span><span class=MathJax></span>" * N),
+    "hidden neighbours": ("html", "<p>Exercise 1: <math><mi>x</mi></math>" + "<span class=sr-only>x</span>" * N),
+    "open delimiters": ("html", "<p>Exercise 1: " + "\\( \\[ [tex] $ \\begin{align} " * N),
+    "furniture in furniture": ("html", ("<div class=share>" * 100 + "<p>Solution: x</p>" + "</div>" * 100) * 300),
     "deep MathML": ("html", "<math>" + "<mrow>" * N + "x"),
     "white space": ("html", "<p>Answer" + " \n" * 500_000 + "x"),
     "stars": ("markdown", "*" * 500_000),
@@ -85,6 +90,6 @@ REASONS = {
 def test_a_hostile_page_ends_with_candidates_or_a_reason(name):
     """Takes seconds at most; a reader with quadratic cost would take hours and is stopped."""
     form, content = PAGES[name]
-    candidates, reason, _ = extract_page(page(content, form), 40)
+    candidates, reason, *_ = extract_page(page(content, form), 40)
     assert bool(candidates) != bool(reason) and reason == REASONS.get(name, reason)
     assert not any("root:" in row["problem"] for row in candidates)

@@ -67,12 +67,14 @@ def test_outcomes_are_those_of_the_page_alone_in_order():
 
 
 def test_a_page_that_takes_too_long_or_too_much_memory_is_a_drop():
-    pages = [GOOD[0], page(1, TAKES_SECONDS), GOOD[2], page(3, TAKES_HALF_A_GIGABYTE, "text")]
-    limits = WorkerLimits(memory_mib=400, computing_seconds=1)
-    outcomes = as_lists(read_pages([*pages, GOOD[4]], 40, limits, 1))
-    assert outcomes[1] == [[], "timed_out", "computed for more than 1 s"]
-    assert outcomes[3] == [[], "out_of_memory", ""]
-    assert outcomes[::2] == as_lists(extract_page(one, 40) for one in GOOD[::2])
+    slow, large = page(1, TAKES_SECONDS), page(3, TAKES_HALF_A_GIGABYTE, "text")
+    for bad, limits, dropped in (
+        (slow, WorkerLimits(memory_mib=1024, computing_seconds=1), ("timed_out", "computed for more than 1 s")),
+        (large, WorkerLimits(memory_mib=400, computing_seconds=60), ("out_of_memory", "")),
+    ):
+        outcomes = as_lists(read_pages([GOOD[0], bad, GOOD[4]], 40, limits, 1))
+        assert outcomes[1] == [[], *dropped, 0]
+        assert outcomes[::2] == as_lists(extract_page(one, 40) for one in GOOD[::4])
 
 
 def kill_processes(said, times, seconds=0.0):

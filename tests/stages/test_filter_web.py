@@ -5,9 +5,7 @@ import json
 import pandas
 import pytest
 import torch
-import yaml
 
-from stages.__main__ import main
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
 from stages.filter_web.run import RULES, Candidate, filter_candidates, first_objection, tidy_functions, too_long
@@ -15,6 +13,7 @@ from stages.filter_web.stage import FilterRules, LengthLimits
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
 from stages.foundations.tables import BENCHMARK, CANDIDATE, CONTAMINATION, DROPPED, PROBLEM, read_table, write_table
+from tests.fakes.one_stage import run_stage
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RULE_NAMES = [*RULES, "conflicting_answers", "exact_duplicate"]
@@ -23,7 +22,6 @@ ALL_RULES = dict.fromkeys(RULE_NAMES, True) | {
     "near_duplicate": {"shingle_words": 2, "similarity": 0.7, "permutations": 64, "same_numbers": True},
     "contaminated": {"exact": True, "ngrams": None, "near_duplicates": None, "templates": None},
 }
-OUTPUTS = ("solutions", "contamination", "dropped", "metrics", "headline")
 PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
 SUM = ("Compute 1+2 for me please.", "1+2=3\nThe answer is \\boxed{3}.", "3")
 
@@ -33,38 +31,25 @@ def candidate(number, problem, solution, answer):
     return {"candidate_id": f"web/1#{number}", "page_id": "web/1", "url": "u", "licence": "MIT", **texts}
 
 
-def write_inputs(tmp_path, rows, benchmark=("Compute 5+5.",), rules=ALL_RULES, agreement=None):
-    candidates = [candidate(i, *row) for i, row in enumerate(rows)]
-    write_table(candidates, tmp_path / "candidates.parquet", CANDIDATE)
+def filter_web(tmp_path, rows, policy=None, benchmark=("Compute 5+5.",), rules=ALL_RULES, agreement=None):
+    """Returns the solutions, the reason of each dropped row by its number, and the metrics."""
+    write_table([candidate(i, *row) for i, row in enumerate(rows)], tmp_path / "candidates", CANDIDATE)
     own = {"source": "b", "answer": "1", "solution": None, "licence": "MIT", "benchmark": "held_out"}
     held_out = [{"problem_id": str(i), "problem": text, **own} for i, text in enumerate(benchmark)]
-    write_table(held_out, tmp_path / "benchmarks.parquet", BENCHMARK)
-    params = {
+    write_table(held_out, tmp_path / "benchmarks", BENCHMARK)
+    (tmp_path / "policy").mkdir(exist_ok=True)
+    sections = {
         "seed": 0,
         "prompt": PROMPT,
         "filter_web": {"rules": rules, "agreement": agreement or {"kind": "none"}},
         "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16},
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-
-
-def run_stage(tmp_path, policy=None):
-    """Returns the solutions, the reason of each dropped row by its number, and the metrics."""
-    (tmp_path / "policy").mkdir(exist_ok=True)
-    out = {name: tmp_path / "out" / name for name in OUTPUTS}
-    inputs = {name: tmp_path / f"{name}.parquet" for name in ("candidates", "benchmarks")}
-    paths = {"params": tmp_path / "params.yaml", **inputs, "policy": policy or tmp_path / "policy", **out}
-    main(["filter_web", *(f"--{name}={path}" for name, path in paths.items())])
-    dropped = read_table(out["dropped"], DROPPED)
+    metrics = run_stage("filter_web", tmp_path, sections, policy=policy or tmp_path / "policy")
+    dropped = read_table(tmp_path / "dropped", DROPPED)
     numbers = [int(row_id.rpartition("#")[2]) for row_id in dropped["row_id"]]
     reasons = dict(zip(numbers, dropped["reason"], strict=True))
-    return read_table(out["solutions"], PROBLEM), reasons, json.loads(out["metrics"].read_text())
-
-
-def filter_web(tmp_path, rows, policy=None, **inputs):
-    write_inputs(tmp_path, rows, **inputs)
-    return run_stage(tmp_path, policy)
+    return read_table(tmp_path / "solutions", PROBLEM), reasons, metrics
 
 
 CASES = {
@@ -185,7 +170,7 @@ def test_duplicates_conflicts_and_benchmarks(tmp_path):
     assert kept["problem_id"].tolist() == ["web/1#0", "web/1#5", "web/1#7"]
     assert kept["source"].unique().tolist() == ["web"]
     assert metrics["rows/in"] == 8 and metrics["rows/kept"] == 3
-    dropped = read_table(tmp_path / "out" / "dropped", DROPPED).set_index("row_id")
+    dropped = read_table(tmp_path / "dropped", DROPPED).set_index("row_id")
     assert "held_out 0" in dropped.loc["web/1#4", "detail"]
     assert json.loads(dropped.loc["web/1#4", "row"])["problem"] == "compute 5+5."
 
@@ -202,7 +187,7 @@ def test_hits_are_kept_with_both_texts(tmp_path):
     story = "Tom has 3 red apples and buys 4 more apples on the market. How many apples does Tom have?"
     other = story.replace("3", "8").replace("4", "9").replace("Tom", "Ann")
     filter_web(tmp_path, [SUM, (other, "17", "17")], rules=rules, benchmark=(story, "Compute 5+5."))
-    hit = read_table(tmp_path / "out" / "contamination", CONTAMINATION).iloc[0]
+    hit = read_table(tmp_path / "contamination", CONTAMINATION).iloc[0]
     assert (hit["problem_id"], hit["source"], hit["problem"]) == ("web/1#1", "web", other)
     assert (hit["benchmark"], hit["benchmark_problem_id"], hit["benchmark_problem"]) == ("held_out", "0", story)
     assert (hit["rule"], hit["overlap"]) == ("template", 1.0)
@@ -230,29 +215,13 @@ def test_broken_candidates_are_dropped_with_a_reason(tmp_path):
     assert funnel.metrics(1)["rows/in"] == 5
 
 
-def test_a_column_of_the_wrong_type_is_told(tmp_path):
-    write_inputs(tmp_path, [SUM])
-    place = tmp_path / "candidates.parquet"
-    pandas.read_parquet(place).assign(problem=[{"text": 1}]).to_parquet(place)
-    with pytest.raises(UserError, match="has a column of the wrong type for a candidate table"):
-        run_stage(tmp_path)
-
-
 def test_a_benchmark_that_overlaps_itself_drops_a_candidate_once_and_names_every_problem(tmp_path):
     leak = ("Compute  5 + 5.", "5+5=10", "10")
     filter_web(tmp_path, [SUM, leak], benchmark=("Compute 5+5.", "Compute 5+5.", "compute $5+5$"))
-    dropped = read_table(tmp_path / "out" / "dropped", DROPPED)
-    hits = read_table(tmp_path / "out" / "contamination", CONTAMINATION)
+    dropped = read_table(tmp_path / "dropped", DROPPED)
+    hits = read_table(tmp_path / "contamination", CONTAMINATION)
     assert dropped["row_id"].tolist() == ["web/1#1"]
     assert hits["benchmark_problem_id"].tolist() == ["0", "1", "2"] and set(hits["problem_id"]) == {"web/1#1"}
-
-
-def test_second_run_gives_equal_bytes(tmp_path):
-    rows = [SUM, *CASES.values()]
-    filter_web(tmp_path, rows)
-    first = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    filter_web(tmp_path, rows)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == first
 
 
 def test_an_empty_table_is_an_error(tmp_path):
@@ -300,8 +269,8 @@ def test_agreement_keeps_what_the_policy_reaches(tmp_path, stubborn_policy):
     assert metrics["dropped/no_agreement"] == 1
     asked, kept_rows = metrics["agreement/asked"], metrics["agreement/kept"]
     assert (asked, kept_rows) == (3, 2) and metrics["agreement/sampled_tokens"] >= 3
-    first = (tmp_path / "out" / "solutions").read_bytes()
+    first = (tmp_path / "solutions").read_bytes()
     filter_web(tmp_path, rows, stubborn_policy, agreement=agreement)
-    assert (tmp_path / "out" / "solutions").read_bytes() == first
+    assert (tmp_path / "solutions").read_bytes() == first
     _, reasons, _ = filter_web(tmp_path, rows, stubborn_policy, agreement=agreement | {"max_candidates": 1})
     assert list(reasons.values()).count("not_sampled") == 2

@@ -4,12 +4,12 @@ import numpy
 import pandas
 import pytest
 
-from stages.algorithms.shape_world import true_score
-from stages.engines.generators.generator import new_generator, save_generator
-from stages.engines.generators.params import GeneratorSizes
-from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import PROMPT, read_table
+from stages.images.algorithms.shape_world import true_score
+from stages.images.engines.generators.generator import new_generator, save_generator
+from stages.images.engines.generators.params import GeneratorSizes
+from stages.images.engines.pictures.shards import pixels_of, read_image_rows, read_shards
 from tests.fakes.one_stage import run_stage, write_prompts
 from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 

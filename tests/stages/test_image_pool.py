@@ -6,9 +6,9 @@ import json
 import numpy
 import pytest
 
-from stages.engines.images.shards import image_id, pixels_of, read_shards, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables import DROPPED, read_table
+from stages.images.engines.pictures.shards import image_id, pixels_of, read_shards, write_shards
 from tests.fakes.hostile_images import GRADIENT, LIMITS, REFUSED, TAKEN, png
 from tests.fakes.one_stage import picture_row, run_stage, write_prompts
 

@@ -16,11 +16,11 @@ from diffusers import DDIMScheduler
 from safetensors.torch import load_file
 
 from stages.__main__ import main
-from stages.engines.generators.generator import load_generator
-from stages.engines.images.shards import pixels_of, read_shards
 from stages.foundations.files import dvc_md5
 from stages.foundations.stage import declared_stage
 from stages.foundations.tables import PAIR, PROMPT, RATING, read_table, write_table
+from stages.images.engines.generators.generator import load_generator
+from stages.images.engines.pictures.shards import pixels_of, read_shards
 from tests.fakes.forks import changes_of, killed_at, on_ranks
 from tests.fakes.one_stage import curve_of, pair_row, stage_flags
 from tests.fakes.picture_recipes import mini_shapes, shape_prompts

@@ -5,7 +5,7 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.tables import ANNOTATOR, PAIR, PROMPT, RANKING, RATING, read_table, write_table
-from stages.preferences.run import drawn_down, pairs_of, splits_of, vote_measures
+from stages.images.preferences.run import drawn_down, pairs_of, splits_of, vote_measures
 from tests.fakes.one_stage import run_stage
 
 PARAMS = {

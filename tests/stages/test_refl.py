@@ -7,21 +7,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.algorithms.shape_world import render, scene_of
-from stages.engines.generators.generator import images_of, load_generator, new_generator, save_generator
-from stages.engines.generators.params import GeneratorSizes
-from stages.engines.image_scorers.scorer import save_scorer
-from stages.engines.images.shards import pixels_of, write_shards
 from stages.engines.trainers.one_rank import OneRank
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import FEEDBACK_IMAGE, PAIR, PROMPT, prompt_id, read_table, write_table
-from stages.refl.feedback import RewardGradient, in_turn
-from stages.refl.generated_pictures import GeneratedPictures
-from stages.refl.measurement import diversity, gains, saturation, shown_for, without
-from stages.refl.stage import ABOUT, ReflParams, ReflRound
-from stages.refl.training import chosen_update, decay_of
-from stages.refl_control.stage import ABOUT as CONTROL_ABOUT
+from stages.images.algorithms.shape_world import render, scene_of
+from stages.images.engines.generators.generator import images_of, load_generator, new_generator, save_generator
+from stages.images.engines.generators.params import GeneratorSizes
+from stages.images.engines.image_scorers.scorer import save_scorer
+from stages.images.engines.pictures.shards import pixels_of, write_shards
+from stages.images.refl.feedback import RewardGradient, in_turn
+from stages.images.refl.generated_pictures import GeneratedPictures
+from stages.images.refl.measurement import diversity, gains, saturation, shown_for, without
+from stages.images.refl.stage import ABOUT, ReflParams, ReflRound
+from stages.images.refl.training import chosen_update, decay_of
+from stages.images.refl_control.stage import ABOUT as CONTROL_ABOUT
 from tests.fakes.one_stage import curve_of, pair_row, picture_row, run_stage, write_prompts
 from tests.fakes.picture_recipes import mini_shapes
 from tests.fakes.ranked_pictures import tiny_scorer

@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.engines.image_scorers.aesthetic import load_aesthetic
-from stages.engines.image_scorers.config import AestheticParams
-from stages.engines.image_scorers.scorer import load_pictures, load_scorer
 from stages.foundations.errors import UserError
 from stages.foundations.tables import IMAGE_SCORE, PAIR, RATING, read_table, write_table
-from stages.reward_evaluation.run import HeldOut, annotator_agreement, measure, pairs_by_truth
-from stages.reward_model.run import (
+from stages.images.engines.image_scorers.aesthetic import load_aesthetic
+from stages.images.engines.image_scorers.config import AestheticParams
+from stages.images.engines.image_scorers.scorer import load_pictures, load_scorer
+from stages.images.reward_evaluation.run import HeldOut, annotator_agreement, measure, pairs_by_truth
+from stages.images.reward_model.run import (
     RewardBatch,
     RewardOutputs,
     add_reward_head,
@@ -27,7 +27,7 @@ from stages.reward_model.run import (
     reward_outputs,
     standardised,
 )
-from stages.reward_model.run import reward_model as reward_learner
+from stages.images.reward_model.run import reward_model as reward_learner
 from tests.fakes.one_stage import curve_of, pair_row, run_stage
 from tests.fakes.published_aesthetic import published_aesthetic, write_aesthetic
 from tests.fakes.ranked_pictures import PARAMS, PROMPTS, SPLITS, ranked_inputs, tiny_scorer, write_ranked_pictures

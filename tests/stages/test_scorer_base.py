@@ -4,12 +4,12 @@ import numpy
 import pytest
 import torch
 
-from stages.algorithms.shape_world import all_prompts
-from stages.engines.image_scorers.scorer import load_scorer, save_scorer
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, sha256_of
 from stages.foundations.tables import PROMPT, write_table
-from stages.scorer_base.teaching import drawn_rows, render_captions
+from stages.images.algorithms.shape_world import all_prompts
+from stages.images.engines.image_scorers.scorer import load_scorer, save_scorer
+from stages.images.scorer_base.teaching import drawn_rows, render_captions
 from tests.fakes.one_stage import curve_of, run_stage
 from tests.fakes.picture_recipes import mini_shapes
 from tests.fakes.ranked_pictures import PARAMS, tiny_scorer

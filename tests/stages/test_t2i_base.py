@@ -6,7 +6,7 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
-from stages.t2i_base.run import _parts
+from stages.images.t2i_base.run import _parts
 from tests.fakes.one_stage import curve_of, run_stage
 from tests.fakes.picture_recipes import mini_shapes, shape_prompts
 

@@ -14,12 +14,12 @@ import yaml
 from PIL import Image
 
 from stages.__main__ import main
-from stages.engines.images.shards import png_of, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.tables import ANNOTATOR, FEEDBACK_IMAGE, IMAGE_SCORE, PAIR, QUANTITIES, read_table, write_table
-from stages.t2i_report.choosing import changes, embed, spread_over_kinds, wins
-from stages.t2i_report.findings import feedback_of, scorer_tables
+from stages.images.engines.pictures.shards import png_of, write_shards
+from stages.images.t2i_report.choosing import changes, embed, spread_over_kinds, wins
+from stages.images.t2i_report.findings import feedback_of, scorer_tables
 from tests.fakes.one_stage import pair_row, picture_row, stage_flags
 
 PROJECT = Path(__file__).resolve().parents[2]

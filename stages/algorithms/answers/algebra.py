@@ -22,8 +22,8 @@ from math import ceil, comb, factorial, floor, gcd, lcm
 
 from stages.algorithms.answers.latex import Node, UnreadableError, signed
 
-# The bounds below are chosen, not derived. With them a hostile formula is rejected within a second: test_algebraic.py
-# tries sixteen.
+# The bounds below are chosen, not derived. With them a hostile formula is rejected within a second:
+# tests/algorithms/answers/test_answers.py tries many.
 MAX_BITS = 4_000
 # (x+y+z)^15 has 136 terms and is worked out, (x+y+z)^16 is not; the square of a sum of 60 letters would have 1,830.
 _MAX_TERMS = 150

@@ -10,22 +10,13 @@ Conventions, where readings differ:
 - `2:3` agrees with 4:6 and with 2/3.
 - An answer whose parts do not agree, `x = 41 = 42`, contradicts itself.
 
-The algebra compares two expressions exactly where it can; else their values are compared. The precision rule applies to
-two numbers of which at least one is a decimal:
-1. Equal numbers agree.
-2. Numbers that differ by at most 1e-6, absolutely and relative to the larger, agree: floating point noise.
-3. A gold decimal agrees with an exact value (a fraction, root, power, multiple of pi ...; not an integer) if two
-   conditions hold. It is the rounding of that value to the decimal's places, half up or half even. And it shows at
-   least four significant digits.
-4. Otherwise the numbers differ.
-A decimal never agrees with an exact gold answer, however near: 1.000 is not 99999/100000. A row may allow it: then 2.
-and 3. hold there too (`Leniency.decimals`), or numbers agree if they differ by at most a stated tolerance.
+The algebra compares two expressions exactly where it can; else their values are compared. Numbers of which one is a
+decimal follow the precision rule of `normalisation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from stages.algorithms.answers import algebra
@@ -39,7 +30,7 @@ from stages.algorithms.answers.evaluation import (
     symbols_of,
 )
 from stages.algorithms.answers.latex import Node, UnreadableError, is_whole, number, reciprocal, signed
-from stages.algorithms.answers.normalisation import UNTIL_TWENTY
+from stages.algorithms.answers.normalisation import UNTIL_TWENTY, WrittenNumber, agree_by_precision
 from stages.algorithms.answers.shapes import (
     Interval,
     Named,
@@ -98,6 +89,10 @@ def _agree_named(gold, prediction, allowed) -> bool | None:
     Two names are left open where they may have one value: `y = x+1` is `x = y-1`.
     """
     if isinstance(gold, Named) and isinstance(prediction, Named):
+        # `f(x) = 2x+1` is `y = 2x+1`.
+        names = sorted((gold.name, prediction.name), key=len)
+        if names[0] == "y" and names[1] in ("unknown f", "unknown g", "unknown h"):
+            return agree(gold.answer, prediction.answer, allowed)
         # `x = 5` beside `y = 6` is wrong; `x = 5` beside `y = 5` may be a slip in the name, and is left open.
         are_constants = all(
             isinstance(side.answer, Node) and not symbols_of(side.answer) for side in (gold, prediction)
@@ -150,22 +145,28 @@ def _agree_several(gold, prediction, allowed) -> bool | None:
     gold, prediction = _unwrap(gold), _unwrap(prediction)
     if not isinstance(gold, Several) or not isinstance(prediction, Several):
         if isinstance(gold, Several) or isinstance(prediction, Several):
-            return _agree_one_and_several(gold, prediction)
+            # One value is never several; matrices and other answers than expressions may be written differently.
+            one = prediction if isinstance(gold, Several) else gold
+            return False if isinstance(one, Relation) or one.head in EXPRESSIONS else None
         return agree(gold, prediction, allowed)
     if max(len(gold.items), len(prediction.items)) > _MAX_ITEMS:
         return None
     kinds = {gold.kind, prediction.kind}
-    if kinds == {"sequence"}:
-        return _agree_sequences(gold, prediction, allowed)
+    is_same_length = len(gold.items) == len(prediction.items)
+    # With two items `(1, 2]` and `[1, 2]` may be intervals whose ends are not constants; brackets around three items
+    # say nothing.
+    is_other_interval = len(gold.items) == 2 and gold.brackets != prediction.brackets
+    if kinds == {"sequence"} and (not is_same_length or is_other_interval):
+        return False
     # A list and a set agree: braces are often left out.
     if "sequence" not in kinds:
         return _agree_unordered(_plain(gold.items), _plain(prediction.items), allowed)
     if not allowed.ordered and "set" not in kinds:
         return _agree_unordered(gold.items, prediction.items, allowed)
     # A tuple is not a set. A bare list beside a tuple may lack its brackets: then order counts.
-    if "set" in kinds or len(gold.items) != len(prediction.items):
+    if "set" in kinds or not is_same_length:
         return False
-    return _agree_ordered(gold.items, prediction.items, allowed)
+    return all_agree(agree(one, other, allowed) for one, other in zip(gold.items, prediction.items, strict=True))
 
 
 def _unwrap(shape):
@@ -176,34 +177,12 @@ def _unwrap(shape):
     return shape.items[0].answer if isinstance(shape.items[0], Named) else shape.items[0]
 
 
-def _agree_one_and_several(gold, prediction) -> bool | None:
-    """Matrices and answers that are not plain expressions may be written differently; one value is never several."""
-    one = prediction if isinstance(gold, Several) else gold
-    return False if isinstance(one, Relation) or one.head in EXPRESSIONS else None
-
-
 def _plain(items: Sequence) -> list:
     """Drops the names where all named items share one, or only the first has one: `x = 1, x = 2`; `n = 1, 2, 3`."""
     names = {item.name for item in items if isinstance(item, Named)}
     if len(names) > 1:
         return list(items)
     return [item.answer if isinstance(item, Named) else item for item in items]
-
-
-def _agree_sequences(gold: Several, prediction: Several, allowed) -> bool | None:
-    if len(gold.items) != len(prediction.items):
-        return False
-    # With two items `(1, 2]` and `[1, 2]` may be intervals whose ends are not constants; brackets around three items
-    # say nothing.
-    if len(gold.items) == 2 and gold.brackets != prediction.brackets:
-        return False
-    if not allowed.ordered:
-        return _agree_unordered(gold.items, prediction.items, allowed)
-    return _agree_ordered(gold.items, prediction.items, allowed)
-
-
-def _agree_ordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None:
-    return all_agree(agree(one, other, allowed) for one, other in zip(gold, prediction, strict=True))
 
 
 def _agree_unordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None:
@@ -237,15 +216,8 @@ def _agree_numbers(gold, prediction, allowed) -> bool | None:
 def _agree_intervals(gold: Interval, prediction: Interval, allowed) -> bool | None:
     if (gold.is_low_closed, gold.is_high_closed) != (prediction.is_low_closed, prediction.is_high_closed):
         return False
-    return all_agree([_agree_ends(gold.low, prediction.low, allowed), _agree_ends(gold.high, prediction.high, allowed)])
-
-
-def _agree_ends(gold: Node, prediction: Node, allowed) -> bool | None:
-    values = endpoint_value(gold), endpoint_value(prediction)
-    # Infinite ends are compared as floats: the algebra has no infinity.
-    if any(value in (float("inf"), float("-inf")) for value in values):
-        return values[0] == values[1]
-    return same_value(gold, prediction, allowed)
+    ends = ((gold.low, prediction.low), (gold.high, prediction.high))
+    return all_agree(agree_values(one, other, allowed) for one, other in ends)
 
 
 # --------------------------------------------------------------------------------------------------- relations
@@ -339,9 +311,9 @@ def agree_values(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bo
     is_same = same_value(gold, prediction, allowed)
     # \log is the natural or the decimal logarithm, depending on the author; either may be meant, but the same on both
     # sides.
-    if not is_same and (_calls_log(gold) or _calls_log(prediction)):
-        return same_value(_with_decimal_logs(gold), _with_decimal_logs(prediction), allowed) or is_same
-    return is_same
+    if is_same or (decimal := (_with_decimal_logs(gold), _with_decimal_logs(prediction))) == (gold, prediction):
+        return is_same
+    return same_value(*decimal, allowed) or is_same
 
 
 def _is_share(gold: Node, prediction: Node) -> bool:
@@ -349,13 +321,6 @@ def _is_share(gold: Node, prediction: Node) -> bool:
     bare = prediction if gold.head == "percent" else gold
     value = endpoint_value(bare) if "percent" in (gold.head, prediction.head) else None
     return value is not None and abs(value) < 1
-
-
-def _calls_log(node: Node) -> bool:
-    """True where the tree has a logarithm without its base, which may be the natural or the decimal one."""
-    if node.head == "call" and node.first == "log":
-        return True
-    return any(map(_calls_log, node.children))
 
 
 def _with_decimal_logs(node: Node) -> Node:
@@ -417,52 +382,8 @@ def _agree_ratios(gold: Node, prediction: Node, allowed) -> bool | None:
 
 
 # ------------------------------------------------------------------------------------------------- expressions
-# The precision rule's second line (docs/reference/answer-conventions.md); exact, as the numbers are.
-NOISE = Fraction(1, 10**6)
-# Its third line: 2.6667 is the rounding of 8/3; 0.333 could be of many numbers.
-LEAST_SIGNIFICANT_DIGITS = 4
 _SAME = 1e-9
 """Imaginary part of a float, as a share of its size, below which it counts as rounding."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotatedNumber:
-    """A number with the notation that the precision rule needs."""
-
-    value: Fraction | float
-    places: int | None
-    """Decimal places; None for an exact notation."""
-    is_integer: bool
-
-
-def agree_by_precision(gold: NotatedNumber, prediction: NotatedNumber, allowed: Leniency) -> bool:
-    """Applies the precision rule to two numbers of which one is a decimal."""
-    difference = abs(gold.value - prediction.value)
-    largest = max(abs(gold.value), abs(prediction.value))
-    if not difference:
-        return True
-    # Slightly more than the stated tolerance, since the value of a root or of pi comes from a float.
-    if allowed.tolerance is not None and difference <= allowed.tolerance * (1 + NOISE):
-        return True
-    # A decimal never agrees with an exact gold answer, however near: 1.000 is not 99999/100000.
-    if gold.places is None and not allowed.decimals:
-        return False
-    if difference <= NOISE and difference <= NOISE * largest:
-        return True
-    return _is_rounding(gold, prediction) or _is_rounding(prediction, gold)
-
-
-def _is_rounding(decimal: NotatedNumber, exact: NotatedNumber) -> bool:
-    # An exact integer does not count: 3.0004 is not a rounding of 3.
-    if decimal.places is None or exact.places is not None or exact.is_integer:
-        return False
-    # Without leading zeros: 0.0033 shows two significant digits.
-    digits = str(abs(decimal.value.numerator * 10**decimal.places // decimal.value.denominator))
-    if len(digits.lstrip("0")) < LEAST_SIGNIFICANT_DIGITS:
-        return False
-    # `<=` accepts both ways to round a half.
-    half = Fraction(1, 2 * 10**decimal.places)
-    return abs(decimal.value - exact.value) <= half
 
 
 def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
@@ -495,27 +416,27 @@ def _same_constant(gold, prediction, forms, is_same: bool | None, allowed: Lenie
     sides = [_notated(node, form) for node, form in zip((gold, prediction), forms, strict=True)]
     if sides[0] is None or sides[1] is None:
         return is_same if is_same is not None else same_function(gold, prediction)
-    is_rounded = allowed.tolerance is not None or any(side.places is not None for side in sides)
+    is_rounded = allowed.tolerance is not None or any(side.is_decimal for side in sides)
     if is_rounded and agree_by_precision(sides[0], sides[1], allowed):
         return True
     return is_same if is_same is not None else same_function(gold, prediction)
 
 
-def _notated(node: Node, form: algebra.Form | None) -> NotatedNumber | None:
+def _notated(node: Node, form: algebra.Form | None) -> WrittenNumber | None:
     """Returns a real constant with its notation; None for others."""
     if node.head == "percent" and node.first.head == "number" and node.first.parts[1] >= 0:
         # 33.33% has the decimals of 0.3333.
         value, places = node.first.parts
-        return NotatedNumber(value / 100, places + 2, False)
+        return WrittenNumber(value / 100, True, places=places + 2)
     rational = algebra.rational_value(form) if form is not None else None
     if rational is not None:
-        places = node.parts[1] if node.head == "number" and node.parts[1] >= 0 else None
-        return NotatedNumber(rational, places, rational.denominator == 1 and places is None)
+        places = node.parts[1] if node.head == "number" else -1
+        return WrittenNumber(rational, places >= 0, places=max(places, 0))
     value = constant_value(node)
     # Above 1e15 a float holds no decimals, so no rounding can be seen.
     if value is None or abs(value.imag) > _SAME * abs(value) or abs(value) > 1e15:
         return None
-    return NotatedNumber(Fraction(value.real), None, False)
+    return WrittenNumber(Fraction(value.real))
 
 
 # ----------------------------------------------------------------------------------------- parts of one answer

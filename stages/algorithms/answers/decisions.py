@@ -43,7 +43,7 @@ from stages.algorithms.answers.sentences import (
     without_wording,
 )
 from stages.algorithms.answers.shapes import Several, shape_of, with_letters_of, without_quantity
-from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
+from stages.algorithms.answers.verdicts import STRICT, Judgement, Leniency, Verdict
 from stages.algorithms.answers.worked_out import is_unevaluated, leaves_unsolved
 
 _WORDS = frozenset(["text", "based"])
@@ -66,50 +66,39 @@ class Question:
     prediction: str
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A verdict that did not need a process."""
-
-    verdict: Verdict
-    extracted: str | None
-    path: str
-    """`extraction` or `exact`."""
-    reason: str
-
-
-def decide(gold: str, answer: Extraction, require_marker: bool, allowed: Leniency = STRICT) -> Outcome | Question:
-    """Returns the outcome where the rules settle it, or the question for math-verify. Never raises.
+def decide(gold: str, answer: Extraction, require_marker: bool, allowed: Leniency = STRICT) -> Judgement | Question:
+    """Returns the judgement where the rules settle it, or the question for math-verify. Never raises.
 
     `answer` is the result of `extract_answer` for the response; `require_marker` and `allowed` as in `Verifier.judge`.
     """
     if answer.text is None:
-        return Outcome(Verdict.UNPARSED, None, "extraction", answer.rule)
+        return Judgement(Verdict.UNPARSED, None, "extraction", answer.rule)
     gold_answer, answer = _gold(gold), _bare(answer)
     if gold_answer.text is None:
-        return Outcome(Verdict.UNPARSED, answer.text, "extraction", f"gold_{gold_answer.rule}")
+        return Judgement(Verdict.UNPARSED, answer.text, "extraction", f"gold_{gold_answer.rule}")
     decision = exact_verdict(gold_answer.text, answer.text, allowed)
     # With a tolerance, two numbers that differ as texts may still agree; `comparison` decides that.
     if decision is not None and (decision[0] is Verdict.CORRECT or allowed.tolerance is None):
-        return Outcome(decision[0], answer.text, "exact", decision[1])
+        return Judgement(decision[0], answer.text, "exact", decision[1])
     # A gold answer that is a choice: the sentence `I think it's (D)` names one.
     letter = _letter_in(answer) if is_choice(gold_answer.text) else None
     decision = exact_verdict(gold_answer.text, letter, allowed) if letter else None
     if decision is not None:
-        return Outcome(decision[0], letter, "exact", decision[1])
+        return Judgement(decision[0], letter, "exact", decision[1])
     # After the exact rules: a short bare answer that repeats the gold answer's text is accepted, too.
     if require_marker and not answer.is_marked:
-        return Outcome(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
+        return Judgement(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
     if is_debris(answer.text) and not is_sentence(answer):
-        return Outcome(Verdict.UNPARSED, answer.text, "extraction", "no_mathematics")
+        return Judgement(Verdict.UNPARSED, answer.text, "extraction", "no_mathematics")
     # `sentences` handles the denials in a sentence; a gold answer may itself say `not`.
     if is_denied(answer.text) and not is_sentence(answer) and not is_denied(gold_answer.text):
-        return Outcome(Verdict.UNPARSED, answer.text, "extraction", "denied_answer")
+        return Judgement(Verdict.UNPARSED, answer.text, "extraction", "denied_answer")
     texts = [_answer_in(gold_answer, gold_answer), _answer_in(answer, gold_answer)]
     if "" in texts:
-        return Outcome(Verdict.UNPARSED, answer.text, "extraction", "no_answer_in_sentence")
+        return Judgement(Verdict.UNPARSED, answer.text, "extraction", "no_answer_in_sentence")
     decision = _compare(gold_answer.text, answer.text, texts, allowed, is_sentence(answer))
     if decision is not None:
-        return Outcome(decision[0], answer.text, "exact", decision[1])
+        return Judgement(decision[0], answer.text, "exact", decision[1])
     return _question(texts, answer.text)
 
 
@@ -138,22 +127,23 @@ def is_debris(text: str) -> bool:
     return plain.count("{") != plain.count("}") or sum(map(plain.count, "([")) != sum(map(plain.count, ")]"))
 
 
-def _question(answers: list[str], text: str) -> Outcome | Question:
+def _question(answers: list[str], text: str) -> Judgement | Question:
     """Returns the question for math-verify, if both texts are read completely, without words, and can be computed."""
     trees = [read(answer) for answer in answers]
     if any(tree is None or _holds_words(tree) for tree in trees):
-        return Outcome(Verdict.UNPARSED, text, "extraction", "not_read")
+        return Judgement(Verdict.UNPARSED, text, "extraction", "not_read")
     # math-verify compares to 150 digits: it does not get numbers that could differ by less.
     if sum(map(bits_of, filter(None, trees))) > _MOST_BITS_ASKED:
-        return Outcome(Verdict.UNPARSED, text, "exact", "too_large_to_compute")
+        return Judgement(Verdict.UNPARSED, text, "exact", "too_large_to_compute")
     if may_not_commute(*answers):
-        return Outcome(Verdict.UNPARSED, text, "exact", "may_not_commute")
+        return Judgement(Verdict.UNPARSED, text, "exact", "may_not_commute")
     return Question(*math_verify_texts(*answers))
 
 
 def _letter_in(answer: Extraction) -> str | None:
     """Returns the choice that a marked or short text names; after a marker a small letter counts too."""
-    if not answer.names_itself or answer.text is None:
+    # A sentence may state its answer after a marker, or if it is all of a short response.
+    if answer.rule not in ("marker", "bare") or answer.text is None:
         return None
     if answer.rule == "marker" and _LOWER_CHOICE.fullmatch(answer.text):
         return answer.text.strip("().").upper()
@@ -444,6 +434,11 @@ def may_not_commute(gold: str, prediction: str) -> bool:
     if any(_is_contradicted(one, other) for one, other in (sides, sides[::-1])):
         return True
     rows = [[_MATRIX.findall(row) for row in _MATRIX_ROWS.findall(side) if "^" in row] for side in (gold, prediction)]
+    # ABA^{-1} is not B: a letter and its inverse do not cancel across another one.
+    if rows[0] != rows[1] and any(
+        (letter, "") in row for side in rows for row in side for letter, mark in row if "-1" in mark
+    ):
+        return True
     return any(sorted(one) == sorted(other) and one != other for one in rows[0] for other in rows[1])
 
 

@@ -4,7 +4,7 @@ It decides only clear cases: the same text, two numbers, two choices, two tuples
 everything else `exact_verdict` returns None, and `decisions` reads the answers as mathematics.
 
 Rules, where readings differ:
-- Decimals: the precision rule of `comparison`.
+- Decimals: the precision rule of `normalisation`.
 - Percent: `28\%` agrees with 28% and with 0.28. It also agrees with a bare integer 28, since problems ask "what
   percent" (the gold answers of MATH omit the sign).
 - `x = 5` agrees with 5; two assignments must name the same variable.
@@ -15,18 +15,15 @@ Rules, where readings differ:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from fractions import Fraction
 
-from stages.algorithms.answers.comparison import NotatedNumber, agree_by_precision
-from stages.algorithms.answers.normalisation import WrittenNumber, clean, compact, read_number
+from stages.algorithms.answers.normalisation import WrittenNumber, agree_by_precision, clean, compact, read_number
 from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
 
 # A bound for hostile lists; longer ones are left to the algebra, which has its own bound.
 _MAX_ELEMENTS = 50
 # A name, with a subscript or an argument, before one equals sign: `x =`, `a_{n} =`, `f(x) =`.
 _ASSIGNMENT = re.compile(
-    r"(\\?[a-zA-Z]+(?: ?_ ?(?:\{[^{}]{1,20}\}|[0-9a-zA-Z]))?(?: ?\([^()=]{1,20}\))?) ?= ?([^=<>]+)"
+    r"(\\?[a-zA-Z]+(?: ?_ ?(?:\{[^{}]{1,20}\}|[0-9a-zA-Z]))?(?: ?\(-?[^()=+*/^-]{1,20}\))?) ?= ?([^=<>]+)"
 )
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|lt|gt|approx|in)(?![a-zA-Z])")
 # `B`, `(B)`, `B.`, `B: its text`; ten letters, A to J.
@@ -49,10 +46,11 @@ _LOWER_CHOICE = re.compile(r"\A\(?([a-j])\)(?= |\Z)")
 _SEVERAL_LOWER_CHOICES = re.compile(r"\([a-j]\)(?:(?:,? ?(?:or|and) ?|, ?)\([a-j]\)){1,9}")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
 _GROUPED_IN_INDIA = re.compile(r"[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}")
-_SIDE_BY_SIDE = re.compile(r"(?<![_0-9])[0-9]+ [0-9]+(?![0-9/])")
+_SIDE_BY_SIDE = re.compile(r"(?<![_0-9^])[0-9]+ [0-9]+(?![0-9/])")
 """Two numbers side by side: math-verify would add them, as it does with the parts of `1 1/2`."""
 _NO_SOLUTION = re.compile(
     r"(?:there (?:is|are) )?no (?:real |such )?(?:solutions?|roots?|values?(?: of [a-z])?)(?: exists?)?|none"
+    r"|no such [a-z ]{1,40}|dne|(?:(?:it|such an? [a-z]+|the [a-z ]{1,40}) )?does not exist"
     r"|(?:the )?empty set|\\(?:emptyset|varnothing)|\\\{ ?\\\}|\{ ?\}",
     re.IGNORECASE,
 )
@@ -69,15 +67,33 @@ def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Dec
     # First, in any notation: texts that no rule can read may still be equal.
     if compact(gold_text) == compact(prediction_text) and not _is_split(gold_text, prediction_text):
         return Verdict.CORRECT, "same_text"
+    # Before reading numbers, so that `x = 5` and 5 are two numbers here; times and dates may have a name too.
+    values = without_name(gold_text, prediction_text)
+    if (values != (gold_text, prediction_text) and compact(values[0]) == compact(values[1])) or (
+        "{cases}" in gold_text and "&" in gold_text and _sorted_rows(values[0]) == _sorted_rows(values[1])
+    ):
+        return Verdict.CORRECT, "same_text"
     # A gold answer that ends in a digit is a number or an expression, and skips two patterns.
     if not gold_text[-1].isdigit() and _NO_SOLUTION.fullmatch(gold_text) and _NO_SOLUTION.fullmatch(prediction_text):
         return Verdict.CORRECT, "no_solution"
     return (
-        _compare_numbers(gold_text, prediction_text, allowed)
+        _compare_numbers(*values, allowed)
         or _compare_words(gold_text, prediction_text)
         or _compare_choices(gold_text, prediction_text, allowed)
         or _compare_lists(gold_text, prediction_text, allowed)
     )
+
+
+_CASES = re.compile(r"(.*)\\begin ?\{cases\}(.*)\\end ?\{cases\}", re.DOTALL)
+
+
+def _sorted_rows(text: str) -> str:
+    """Returns the text with the rows of its cases in one order."""
+    cases = _CASES.fullmatch(text)
+    if cases is None:
+        return compact(text)
+    rows = sorted(compact(row).strip(" ,") for row in cases[2].split(r"\\") if row.strip())
+    return compact(cases[1]) + r"\\".join(rows)
 
 
 def _is_split(gold: str, prediction: str) -> bool:
@@ -85,9 +101,7 @@ def _is_split(gold: str, prediction: str) -> bool:
     return ", " in prediction and _GROUPED.fullmatch(gold) is not None
 
 
-def _compare_numbers(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
-    # Before reading numbers, so that `x = 5` and 5 are two numbers here.
-    gold_value, value = without_name(gold, prediction)
+def _compare_numbers(gold_value: str, value: str, allowed: Leniency) -> Decision | None:
     gold_number = read_number(gold_value)
     if gold_number is None:
         return _compare_decimal_comma(gold_value, value)
@@ -130,15 +144,9 @@ def _compare_values(gold: WrittenNumber, number: WrittenNumber, allowed: Lenienc
     # After equal values, so that 0.28 and 28% have agreed already.
     if gold.is_percent != number.is_percent:
         return _compare_face_values(gold, number)
-    sides = [_notated(side) for side in (gold, number)]
-    if (gold.is_decimal or number.is_decimal) and agree_by_precision(*sides, allowed):
+    if (gold.is_decimal or number.is_decimal) and agree_by_precision(gold, number, allowed):
         return Verdict.CORRECT, "rounding"
     return Verdict.WRONG, "number"
-
-
-def _notated(number: WrittenNumber) -> NotatedNumber:
-    value = number.value or Fraction(0)
-    return NotatedNumber(value, number.places if number.is_decimal else None, value.denominator == 1)
 
 
 def _compare_face_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:
@@ -284,29 +292,23 @@ _TIME = re.compile(
 _NAMED_TIMES = {"noon": "12 noon", "midnight": "12 midnight"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Time:
-    of_day: tuple[int, int, int]
-    """Hour, minute and second; the hour is on a 24-hour clock if the half of the day is known."""
-    is_half_known: bool
-
-
 def compare_times(gold: str, prediction: str) -> Decision | None:
     """Decides about two times. `4:30 p.m.` agrees with 16:30. Without `a.m.` or `p.m.` it may be another
     time, or no time. None where a side is no time, or both may be ratios."""
     sides = _read_time(gold), _read_time(prediction)
     if sides[0] is None or sides[1] is None:
         return None
-    if sides[0].of_day == sides[1].of_day:
+    (gold_time, is_gold_half_known), (time, is_half_known) = sides
+    if gold_time == time:
         return Verdict.CORRECT, "time"
     # 4:30 and 2:15 may be ratios, and as ratios they agree. 4:00 is a time, since ratios to 0 do not occur.
-    may_be_ratios = not sides[0].is_half_known and not sides[1].is_half_known
-    if may_be_ratios and gold.count(":") == 1 and ":00" not in gold + prediction:
+    if not (is_gold_half_known or is_half_known) and gold.count(":") == 1 and ":00" not in gold + prediction:
         return None
     return Verdict.WRONG, "time"
 
 
-def _read_time(answer: str) -> _Time | None:
+def _read_time(answer: str) -> tuple[tuple[int, int, int], bool] | None:
+    """Returns hour, minute and second, on a 24-hour clock if the half of the day is known, and whether it is."""
     text = clean(answer).lower()
     match = _TIME.fullmatch(_NAMED_TIMES.get(text, text))
     if match is None:
@@ -318,4 +320,4 @@ def _read_time(answer: str) -> _Time | None:
         return None
     # 12 AM is 0 and 12 PM is 12; 24:00 is 0.
     of_day = int(hour) % 12 + 12 * (half == "p") if half else int(hour) % 24
-    return _Time((of_day, int(minute or 0), int(second or 0)), bool(half))
+    return (of_day, int(minute or 0), int(second or 0)), bool(half)

@@ -38,10 +38,8 @@ _MAX_FACTORIAL = 5_000
 _CONSTANTS = ("e", "i")
 _FUNCTION_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
 _FUNCTION_NAMES |= {name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "log", "exp")}
-
-
-class UndefinedError(ArithmeticError):
-    """The expression has no value at the point."""
+UNDEFINED = "undefined"
+"""The value where an expression has none."""
 
 
 @dataclass(frozen=True)
@@ -77,28 +75,23 @@ def exact(is_real: bool, digits: int) -> Arithmetic:
 def value_at(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic = COMPLEX) -> Any:
     """Returns the value with the variables of `point`; None where it is too large or not known here.
 
-    UndefinedError where it has none: at a pole, or where an intermediate value is not real.
+    `UNDEFINED` where it has none: at a pole, or where an intermediate value is not real.
     """
     try:
         # The order of the handlers matters: OverflowError is an ArithmeticError, and means too large, not undefined.
         value = _value(node, point, arithmetic)
         # In floats 1e308 * 10 gives infinity, not an exception.
         return value if cmath.isfinite(complex(value)) else None
-    except UndefinedError:
-        raise
     except (OverflowError, KeyError, TypeError):
         return None
-    except (ArithmeticError, ValueError) as error:
-        raise UndefinedError from error
+    except (ArithmeticError, ValueError):
+        return UNDEFINED
 
 
 def constant_value(node: Node) -> complex | None:
     """Returns the value of an expression without variables; None where it has none or is not known here."""
-    try:
-        value = value_at(node, {})
-    except UndefinedError:
-        return None
-    return None if value is None else complex(value)
+    value = value_at(node, {})
+    return None if value is None or value is UNDEFINED else complex(value)
 
 
 def exact_rational(node: Node) -> Fraction | None:
@@ -221,7 +214,7 @@ def _is_complex(value: Any) -> bool:
 
 def _in_the_field(value: Any, arithmetic: Arithmetic) -> Any:
     if arithmetic.is_real and _is_complex(value):
-        raise UndefinedError
+        raise ArithmeticError("not real")
     return value
 
 
@@ -300,7 +293,6 @@ _OFFSETS = (-0.1, -0.001, 0.001, 0.1)
 """Offsets from a turning point, as a share of its size (of 1 for those below 1)."""
 # Tangents and quotients are undefined at single points only, and those do not count.
 _PARTIAL = frozenset(["ln", "log", "lg", "arcsin", "arccos"])
-_UNDEFINED = "undefined"
 
 
 def same_function(gold: Node, prediction: Node) -> bool | None:
@@ -317,13 +309,13 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
     compared: list[Mapping[str, float]] = []
     doubts = 0
     for point, is_whole in _points(gold, prediction, names, arithmetic, draw):
-        values = (_value_or_undefined(gold, point, arithmetic), _value_or_undefined(prediction, point, arithmetic))
+        values = (value_at(gold, point, arithmetic), value_at(prediction, point, arithmetic))
         # A whole point may be a pole, a single point at which being undefined does not count.
-        if None in values or (is_whole and _UNDEFINED in values):
+        if None in values or (is_whole and UNDEFINED in values):
             continue
-        if _UNDEFINED not in values and _are_close(*values):
+        if UNDEFINED not in values and _are_close(*values):
             compared.append(point)
-        elif values != (_UNDEFINED, _UNDEFINED):
+        elif values != (UNDEFINED, UNDEFINED):
             # Floats may differ by rounding alone, and an undefined side may be a root of -1e-17. More digits decide.
             doubts += 1
             if doubts * digits > _MOST_DIGITS_IN_DOUBT:
@@ -350,13 +342,6 @@ def is_partial(node: Node) -> bool:
     return any(map(is_partial, node.children))
 
 
-def _value_or_undefined(node: Node, point: Mapping[str, float], arithmetic: Arithmetic):
-    try:
-        return value_at(node, point, arithmetic)
-    except UndefinedError:
-        return _UNDEFINED
-
-
 def _are_close(first, second) -> bool:
     return abs(first - second) <= _SAME * max(abs(first), abs(second))
 
@@ -365,10 +350,10 @@ def _same_exactly(gold: Node, prediction: Node, point: Mapping[str, float], is_r
     arithmetic = exact(is_real, digits)
     # The float's exact value is used, so that both sides see the same point.
     place = {name: arithmetic.number(value) for name, value in point.items()}
-    values = _value_or_undefined(gold, place, arithmetic), _value_or_undefined(prediction, place, arithmetic)
+    values = value_at(gold, place, arithmetic), value_at(prediction, place, arithmetic)
     if None in values:
         return None
-    if _UNDEFINED in values:
+    if UNDEFINED in values:
         # Both undefined: they agree. Only one undefined: another domain.
         return values[0] is values[1]
     difference, largest = abs(values[0] - values[1]), max(map(abs, values))
@@ -428,8 +413,8 @@ def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithme
 
     def size(place: float) -> float:
         point[name] = place
-        value = _value_or_undefined(part, point, arithmetic)
-        return math.inf if value is None or value == _UNDEFINED else abs(value)
+        value = value_at(part, point, arithmetic)
+        return math.inf if value is None or value == UNDEFINED else abs(value)
 
     # First a grid, then a search by thirds: |x| and x^2 touch zero without a change of sign, so bisection would miss
     # the zero.

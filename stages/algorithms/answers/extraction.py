@@ -13,7 +13,8 @@ Deviations from what graders commonly do:
 4. Text that a reader does not see is ignored: a thought, closed or not, HTML comments, and lines that `%` makes
    comments. A box in fenced code counts if there is no other. A closed thought without text after it counts as the
    whole response.
-5. A box that its sentence denies ("it cannot be") or that the next words retract is no answer.
+5. A box that its sentence denies ("it cannot be") or asks about, or that the next words retract, is no answer. Nor is
+   one after a box with another value, if it is not ordinary visible text.
 
 Responses are hostile input. Texts are cut to a maximum length before any pattern is applied. Every repetition in a
 pattern for raw text is bounded or cannot overlap with its neighbours.
@@ -123,45 +124,54 @@ _DENIED_BEFORE = re.compile(
     r"|\\neq?|≠)[\s$\\(\[:*]{0,9}\Z",
     re.IGNORECASE,
 )
-_WRONG = (
-    r"(?:wrong|incorrect|false|invalid|impossible|a mistake|an error"
-    r"|(?:not|n't) (?:right|correct|possible|valid|true))"
-)
-# `\boxed{42} is not the answer`; but `\boxed{42} is not divisible by 5` denies nothing, so the predicate is listed in
-# full.
-_DENIED_AFTER = re.compile(
-    r"[\s$\\)\].*]{0,9}(?:(?:is|was|are|can(?:no|')t be) (?:"
-    + _WRONG
-    + r"|(?:not|never) (?:the|an?|my|our) (?:\w+ )?(?:answer|solution))|(?:isn't|wasn't) (?:the|right|correct))",
-    re.IGNORECASE,
-)
+# After a box that, or the word for it, is the subject: `is not the answer`. `It is impossible for a sum to ...` and `is
+# not divisible by 5` take nothing back, so the predicate is listed in full.
 _TAKEN_BACK = re.compile(
-    r"(?:\A[\s$\\)\].*]{0,9},? which"
-    # The box must be the subject of a sentence: "we find that it is not possible" refers to something else.
-    r"|(?:\A|[.!?:;,\u2014]|\n)[\s$\\)\]*]{0,9}(?:(?:but|hmm+|wait|oh|no|so|however|actually|sorry|oops),? ){0,3}"
+    r"\A[\s$\\)\].*]{0,9}(?:is|was) (?:not|never) (?:the|an?|my|our) (?:\w+ )?(?:answer|solution)"
+    r"|(?:\A[\s$\\)\].*]{0,9}(?:,? which)?|(?:\A|[.!?:;,\u2014]|\n)[\s$\\)\]*]{0,9}"
+    r"(?:(?:but|hmm+|wait|oh|no|so|however|actually|sorry|oops),? ){0,3}"
     r"(?:that|this|it|(?:the|my|this|that) (?:answer|result)))"
-    r"(?:(?: (?:is|was|seems|looks|must be|can(?:no|')t be)|'s) "
-    + _WRONG
-    # "It is impossible for a sum to ..." and "it should be noted": this "it" introduces a clause and is no box.
-    + r"(?!\s+(?:for|to|that|since|because)\b)"
-    r"| (?:isn't|wasn't) (?:right|correct)| can(?:no|')t be(?:[.!]| (?:right|correct|true|valid|the answer))"
+    r"(?:(?: ?\b(?:is|was|are|seems|looks|must be|can(?:no|')t be)|'s) (?:wrong|incorrect|false|invalid|impossible"
+    r"|a mistake|an error|(?:not|never) (?:right|correct|possible|valid|true))(?!\s+(?:for|to|that|since|because)\b)"
+    r"| ?\b(?:isn't|wasn't) (?:the|right|correct)| can(?:no|')t be(?:[.!]| (?:right|correct|true|valid|the answer))"
     r"| should (?:have been|be) [\s$\\(:*]{0,5}[-0-9\\])"
     r"|\bactually,? no\b|\bscratch that\b|\bI was wrong\b|\bI made (?:a mistake|an error)\b",
     re.IGNORECASE,
-)
-# Every denial contains one of these parts: `in` is fast, and most responses need no pattern after it.
-_STEMS_OF_DENIAL = ("not", "Not", "NOT", "n't", "ever", "ul", "ject", "clud", "card", "iminat", "\\ne", "≠")
-_STEMS_OF_CORRECTION = (
-    *("rong", "RONG", "correct", "false", "alid", "ossible", "error", "mistake", "not", "n't", "cratch", "ctually"),
-    *("can't be", "cannot be", "should"),
 )
 # In characters: no shorter text retracts an answer.
 _SHORTEST_DENIAL = 8
 _NEXT_WORDS = 160
 """Characters after a box that are searched for a retraction."""
+# A question: `\boxed{42}? No.`; a correction that ends the response: `Correction: 43.`, `so the answer is 45`.
+_QUESTION = re.compile(r"[\s$\\)\]}*]{0,8}\?")
+_CORRECTED = re.compile(
+    r"(?:^(?!answer\b)[A-Za-z]{3,20} ?: ?|\banswer (?:is|=) ?:? ?)[\\$(]{0,2}"
+    r"(-?[0-9][0-9.,/]{0,30}(?<![.,]))[\\$)]{0,2}[.!]?\s*\Z",
+    re.MULTILINE | re.IGNORECASE,
+)
+# What may hide a box after another one: `_is_hidden`.
+_HIDING_CHARACTERS = 2_000
+_NO_FORMULA = r" ?\{(?!align|equation|gather|split|array|cases|center|multline|enumerate|itemize|[bpv]?matrix)"
+_BLOCK = re.compile(
+    rf"\\begin{_NO_FORMULA}|<[a-zA-Z][^<>]{{0,200}}(?<!/)>|\\if[a-z]+"
+    rf"|(?P<close>\\end{_NO_FORMULA}|</[a-zA-Z]|\\fi(?![a-z]))"
+)
+_COMMENTED = re.compile(r"(?<!\\)%|\\(?:verb|lstinline|mintinline)|^\s*\[[^\]]{0,40}\]:|\\(?:text)?color(?![a-z])")
+_BRACE = re.compile(
+    r"(?<!\\)(?:(?:\\(?P<command>[a-zA-Z]+)(?:\[[^\]]{0,40}\]){0,3}(?:\{[^{}]{0,40}\})?\s?)?\{|(?P<close>\}))"
+)
+_COMMAND_END = re.compile(r"(?<=\\)[a-zA-Z]+(?=\s*\Z)")
+# fmt: off
+_SHOWING = frozenset([
+    "text", "textbf", "textit", "textrm", "mathbf", "mathrm", "boldsymbol", "underline", "boxed", "frac", "sqrt", "bf",
+    "quad", "qquad", "implies", "Rightarrow", "rightarrow", "Longrightarrow", "to", "therefore", "approx", "equiv",
+    "displaystyle", "left", "large", "Large", "LARGE", "huge", "Huge", "le", "ge", "cdot", "times", "pm",
+])
+# fmt: on
+"""Commands whose argument is shown as it is, and those that may stand directly before a box."""
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
 # Three letters or more between spaces: shorter runs may be variables.
-_WORD = re.compile(r"(?<!\S)[a-zA-Z]{3,}(?=[\s.,;:!?)]|\Z)")
+_WORD = re.compile(r"(?<!\S)[a-zA-ZÀ-ɏ]{3,}(?=[\s.,;:!?)]|\Z)")
 OTHER_SCRIPT = re.compile("[\u0400-\u04ff\u0620-\u064a\u0904-\u0939]{2}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 """Cyrillic, Arabic and Devanagari words; one character of Chinese, Japanese or Korean counts as a word."""
 # Markdown's `~~5~~`; it is none with a space inside, or after a tilde of LaTeX.
@@ -182,11 +192,6 @@ class Extraction:
     def is_marked(self) -> bool:
         """True if the response itself marks its answer."""
         return self.is_delimited or self.rule == "marker"
-
-    @property
-    def names_itself(self) -> bool:
-        """True for a sentence that may state its answer: after a marker, or all of a short response."""
-        return self.rule in ("marker", "bare")
 
     @property
     def is_delimited(self) -> bool:
@@ -318,8 +323,11 @@ def _extract_boxed(text: str) -> Extraction | None:
             break
         run.insert(0, earlier)
         gaps, begin = gaps + gap, earlier_begin
-    if _is_denied(text, begin) or _is_taken_back(text, end):
+    if _is_denied(text, begin, end, content):
         return Extraction(None, "denied_answer")
+    _, last_end, last = boxes[-1 - len(run)] if len(boxes) > len(run) else boxes[-1]
+    if last.strip() != run[0].strip() and _is_hidden(text[max(last_end, begin - _HIDING_CHARACTERS) : begin]):
+        return Extraction(None, "hidden_answer")
     # `\boxed{840}. Let me check. \boxed{840}` is one answer.
     distinct = list(dict.fromkeys(part.strip() for part in run))
     # `\boxed{A} or \boxed{C}` names alternatives. Between values `or` makes a list, as for the roots of an equation.
@@ -330,16 +338,41 @@ def _extract_boxed(text: str) -> Extraction | None:
     return Extraction(answer, "box" if len(distinct) == 1 else "boxes")
 
 
-def _is_denied(text: str, begin: int) -> bool:
-    before = text[max(0, begin - _MAX_GAP_CHARACTERS) : begin]
-    return any(stem in before for stem in _STEMS_OF_DENIAL) and _DENIED_BEFORE.search(before) is not None
-
-
-def _is_taken_back(text: str, end: int) -> bool:
+def _is_denied(text: str, begin: int, end: int, content: str) -> bool:
+    """True for a box that its sentence denies or asks about, or that the following text takes back or corrects."""
     following = text[end : end + _NEXT_WORDS]
-    if len(following) < _SHORTEST_DENIAL or not any(stem in following for stem in _STEMS_OF_CORRECTION):
+    if _DENIED_BEFORE.search(text, max(0, begin - _MAX_GAP_CHARACTERS), begin) or _QUESTION.match(following):
+        return True
+    # Nearly all boxes end their response, but for a bracket and a full stop.
+    if len(following) < _SHORTEST_DENIAL:
         return False
-    return _DENIED_AFTER.match(following) is not None or _TAKEN_BACK.search(following) is not None
+    corrected = _CORRECTED.search(text, max(end, len(text) - _NEXT_WORDS))
+    return _TAKEN_BACK.search(following) is not None or (corrected is not None and corrected[1] != content.strip())
+
+
+def _is_hidden(before: str) -> bool:
+    """True where a reader may not see what follows `before`, the text since the last box with another value.
+
+    That is inside an argument of a command that is no style, an environment that is no formula, a tag, a conditional,
+    a colour, inline code, a link's definition or a comment.
+    """
+    line = before[before.rfind("\n") + 1 :]
+    if line.count("`") % 2 or _COMMENTED.search(line) or any(_left_open(before, _BLOCK)):
+        return True
+    command = _COMMAND_END.search(before)
+    opened = [match["command"] for match in _left_open(before, _BRACE)] + [command and command[0]]
+    return any(name is not None and name not in _SHOWING for name in opened)
+
+
+def _left_open(text: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    """Returns the matches that no later match of the group `close` closes."""
+    opened: list[re.Match[str]] = []
+    for match in pattern.finditer(text):
+        if match["close"] is None:
+            opened.append(match)
+        elif opened:
+            opened.pop()
+    return opened
 
 
 def _last_box(text: str, end: int | None = None) -> int:

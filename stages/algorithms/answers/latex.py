@@ -40,9 +40,7 @@ class Token:
     follows_space: bool
 
 
-_SIGNS = str.maketrans(
-    {"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "±": r"\pm ", "∠": r"\angle ", "△": r"\triangle "}
-)
+_SIGNS = str.maketrans({"±": r"\pm ", "∠": r"\angle ", "△": r"\triangle "})
 # JSON that was escaped twice: `\\frac`. Not where a matrix has real line breaks.
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z({\[\])}])")
 # `and` and `or`, in text commands, bare, or as logical signs. Bare ones must not follow a letter, so that `for` stays
@@ -87,7 +85,7 @@ def tokenise(answer: str) -> list[Token]:
         text = _ESCAPED_TWICE.sub(lambda _: "\\", text)
     text = one_spelling(_QUAD.sub(" ", text)).replace("$", " ")
     text = _REPEATING.sub(_as_fraction, text)
-    text = _CONJUNCTION.sub(_as_separator, text)
+    text = _CONJUNCTION.sub(lambda match: r"\text{or}" if "or" in match.groups() or match[3] else r"\text{and}", text)
     text = _ROMAN.sub(_unwrap_roman, text)
     # After the spelling, which removes pasted zero-width characters.
     if not text.isprintable():
@@ -208,10 +206,6 @@ def _fraction_text(whole: str, first: str, period: str) -> str:
     # zeros.
     top = int(whole + first + period or 0) - int(whole + first or 0)
     return rf"\frac{{{top}}}{{{'9' * len(period) + '0' * len(first)}}}"
-
-
-def _as_separator(match: re.Match[str]) -> str:
-    return r"\text{or}" if "or" in match.groups() or match[3] else r"\text{and}"
 
 
 def _unwrap_roman(match: re.Match[str]) -> str:

@@ -64,6 +64,10 @@ def _listing(reader: ExpressionReader, depth: int, is_inside: bool) -> Node:
         if separator == ";" and not is_inside:
             groups.append([])
         node = _relation(reader, depth)
+        # `x = 1, y = 2 or x = 3, y = 4`: a name that returns begins another solution.
+        names = [item.first[0] for item in [*groups[-1], node] if item.head == "relation"]
+        if len(names) > 2 and names[-1] == names[0] != names[1]:
+            groups.append([])
         # `x < 1 or x > 2` is a union; `x = 1 or x = 2` lists two values.
         if separator == "or" and groups[-1] and _is_inequality(groups[-1][-1]) and _is_inequality(node):
             groups[-1][-1] = Node("union", (groups[-1][-1], node))
@@ -450,8 +454,11 @@ _FROM_BOTH_ENDS = {"angle": 3, "overline": 2, "widehat": 2, "overleftrightarrow"
 segment, an arc, a line. Not a ray, and not a triangle, since its vertices may correspond to those of another one."""
 _SAME_SIGNS = {"measuredangle": "angle"}
 _CHOICES_OF_NUMBERS = frozenset(["max", "min", "gcd", "lcm"])
+_UNKNOWN_FUNCTIONS = frozenset(["det", "dim", "deg", "arg", "Pr"])
 _STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed", "sum", "prod", "int", "lim", "lfloor", "lceil"])
-OPENING_COMMANDS = FUNCTIONS.union(_SYMBOLS, _CONSTANTS, _STRUCTURES, _CHOICES_OF_NUMBERS, NAME_SIGNS)
+OPENING_COMMANDS = FUNCTIONS.union(
+    _UNKNOWN_FUNCTIONS, _SYMBOLS, _CONSTANTS, _STRUCTURES, _CHOICES_OF_NUMBERS, NAME_SIGNS
+)
 """The tokens that a factor may begin with."""
 
 
@@ -466,6 +473,8 @@ def read_command(reader, name: str, depth: int) -> Node:
         return _figure(reader, name)
     if name in _SYMBOLS:
         return reader.symbol(name)
+    if name in _UNKNOWN_FUNCTIONS:
+        return Node("call", (f"unknown {name}", reader.factor(depth + 1)))
     return _structure(reader, name, depth)
 
 
@@ -509,12 +518,14 @@ def _root(reader, depth: int) -> Node:
 def _series(reader, name: str, depth: int) -> Node:
     r"""Reads `\sum_{k=0}^{n} ...` as a function of its bounds and terms; only its notation is known."""
     tokens = reader.tokens
-    # A sum without an index in braces, such as \sum x_i, has no notation to compare.
-    if not (tokens.take("symbol", "_") and tokens.take("symbol", "{") and tokens.at("letter")):
-        raise UnreadableError("a series without bounds")
+    # \sum a_i and \sum_{i} a_i are names of a quantity.
+    if not tokens.take("symbol", "_"):
+        return Node("call", (f"unknown {name}", reader.product(depth + 1)))
+    tokens.take("symbol", "{")
     index = tokens.next().value
     if not tokens.take("symbol", "="):
-        raise UnreadableError("a series without a start")
+        tokens.take("symbol", "}")
+        return Node("call", (f"unknown {name}", reader.product(depth + 1)))
     low = reader.sum(depth + 1)
     tokens.close("}")
     if not tokens.take("symbol", "^"):

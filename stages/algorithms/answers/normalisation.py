@@ -15,9 +15,13 @@ it is left to a verifier that can weigh readings.
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+
+from stages.algorithms.answers.verdicts import Leniency
 
 # fmt: off
 _CHARACTERS = str.maketrans(
@@ -26,7 +30,14 @@ _CHARACTERS = str.maketrans(
         "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "°": r"^\circ", "º": r"^\circ",
         "˚": r"^\circ", "⁄": "/", "∕": "/", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "√": r"\sqrt ",
         "∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ", "∅": r"\emptyset ", "’": "'", "\u200b": "", "\ufeff": "", "．": ".",
-        "，": ",", "＝": "=", "（": "(", "）": ")",
+        "，": ",", "＝": "=", "（": "(", "）": ")", "′": "'", "″": "''",
+    }
+    # The fractions of Latin-1 and of the block Number Forms, by Unicode's own decomposition: `1⁄` of ⅟ has no bottom.
+    | {
+        sign: rf"\frac{{{top}}}{{{bottom}}}" if bottom else f"{top}/"
+        for sign in map(chr, (*range(0xBC, 0xBF), *range(0x2150, 0x2190)))
+        if unicodedata.decomposition(sign).startswith("<fraction>")
+        for top, _, bottom in [unicodedata.normalize("NFKD", sign).partition("⁄")]
     }
     | {chr(first + digit): str(digit) for first in (0xFF10, 0x0660, 0x06F0, 0x0966) for digit in range(10)}
 )
@@ -43,6 +54,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (r"\!", r",\\!\s?", ","),
         # 10{,}000 is how LaTeX writes a comma without space.
         (",", r" ?\{ ?, ?\}", ","),
+        (":", r" ?\{ ?: ?\}", ":"),
         # Before the steps for brackets: \left( and \bigl( are plain brackets.
         ("\\", r"\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr|limits)(?![a-zA-Z])", ""),
         (r"quad", r"\\q?quad(?![a-zA-Z])", " "),
@@ -92,6 +104,15 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
     )
 )
 """A text that must occur before the pattern is searched, the pattern, and its replacement."""
+# A printed float, 1e-05: digits before the e and after it. In `2e+3x` and `2e+3^2` the e is Euler's number.
+_PRINTED_FLOAT = re.compile(
+    r"(?<![\w.^\\])([0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE]([+-]?)([0-9]{1,9})(?![\w.^!({]|\\(?!text|mathrm|mbox|times|cdot))"
+)
+# 30° 30′ 36″, from `one_spelling`.
+_MINUTES = re.compile(
+    r"([0-9]{1,4})\^\\circ ?([0-5]?[0-9]) ?(?:'|\^ ?\{? ?\\prime ?\}?)(?!')"
+    r"(?: ?([0-5]?[0-9](?:\.[0-9]{1,9})?) ?(?:''|\"|\^ ?\{? ?\\prime ?\\prime ?\}?))?"
+)
 _DOLLARS = re.compile(r"\AUS(?:D ?\\?\$?|\\?\$) ?(?=[0-9])")
 TEXT_COMMANDS = "text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf"
 _TEXT_COMMAND = re.compile(rf"\\(?:{TEXT_COMMANDS}|operatorname|bold)\s?\{{([^{{}}]*)\}}")
@@ -122,12 +143,30 @@ def one_spelling(answer: str) -> str:
         answer = answer.translate(_CHARACTERS)
     text = _without_delimiters(" ".join(answer.replace("~", " ").split()))
     text = _DOLLARS.sub(r"\\$", text) if text[:2] == "US" else text
+    if "e" in text or "E" in text:
+        text = _PRINTED_FLOAT.sub(_written_out, text)
     if "\\" in text or "{" in text:
         for key, pattern, replacement in _STEPS:
             # Most answers contain none of the keys, and `in` is many times faster than a pattern.
             if key in text:
                 text = pattern.sub(replacement, text)
+        if "circ" in text:
+            text = _MINUTES.sub(_as_degrees, text)
     return text
+
+
+def _written_out(match: re.Match[str]) -> str:
+    """Writes 1e-05 as 0.00001; beyond 999 digits as a power, which the size rules reject."""
+    digits, sign, exponent = match.groups()
+    if len(exponent) > 3:
+        return rf"({digits} \times 10^{{{sign}{exponent}}})"
+    return f"{Decimal(f'{digits}e{sign}{exponent}'):f}"
+
+
+def _as_degrees(match: re.Match[str]) -> str:
+    degrees, minutes, seconds = match.groups()
+    value = int(degrees) + Fraction(int(minutes), 60) + Fraction(seconds or 0) / 3600
+    return rf"(\frac{{{value.numerator}}}{{{value.denominator}}})^\circ"
 
 
 def compact(cleaned: str) -> str:
@@ -137,8 +176,11 @@ def compact(cleaned: str) -> str:
 
 _STYLES = re.compile(
     r"\\(?:(?:textcolor|color|colorbox) ?\{[^{}]{1,30}\}|mathbf|mathit|mathsf|boldsymbol|bm|underline|boxed|fbox"
-    r"|framebox|hbox|bf|rm|it|bfseries|normalsize|[lL]arge|LARGE|[hH]uge|displaystyle)(?![a-zA-Z]) ?"
+    r"|framebox|hbox|bbox(?: ?\[[^]]{0,40}\])?|bf|rm|it|bfseries|normalsize|[lL]arge|LARGE|[hH]uge|displaystyle)"
+    r"(?![a-zA-Z]) ?"
 )
+# `\text{18 dollars}` is 18 dollars; without a digit, as in `\text{ab}`, the words are the answer.
+_TEXT_AROUND = re.compile(rf"\\(?:{TEXT_COMMANDS})\s?\{{([^{{}}]*[0-9][^{{}}]*)\}}")
 # {a \over b} needs its braces: they are not decoration.
 _HELD_BY_BRACES = re.compile(r"\\(?:over|choose|atop)(?![a-zA-Z])")
 # A line break or a tick at the end of an answer, as in `5\checkmark`.
@@ -154,6 +196,7 @@ def without_style(answer: str) -> str:
     for _ in range(6):
         before = text
         text = _TICK.sub("", text).rstrip()
+        text = _TEXT_AROUND.sub(r"\1", text).strip() if _TEXT_AROUND.fullmatch(text) else text
         style = _STYLES.match(text)
         rest = text[style.end() :] if style is not None else text
         if rest.startswith("{") and closing_brace(rest, 0, len(rest)) == len(rest) - 1:
@@ -168,7 +211,9 @@ def without_style(answer: str) -> str:
 
 def _is_of_one_sign(style: str) -> bool:
     """True for commands that apply only to their argument; `\\bf` and `\\color{red}` apply to all that follows."""
-    return style.strip("\\ ").startswith(("math", "bold", "bm", "under", "boxed", "fbox", "frame", "hbox", "textcolor"))
+    return style.strip("\\ ").startswith(
+        ("math", "bold", "bm", "under", "boxed", "fbox", "frame", "hbox", "bbox", "textcolor")
+    )
 
 
 def closing_brace(text: str, at: int, end: int) -> int:
@@ -317,3 +362,48 @@ def _fraction_number(match: re.Match[str]) -> WrittenNumber | None:
     if denominator == 0:
         return None
     return WrittenNumber(Fraction(-numerator if sign == "-" else numerator, denominator))
+
+
+# ---------------------------------------------------------------------------------------------- the precision rule
+# The precision rule's second line (docs/reference/answer-conventions.md); exact, as the numbers are.
+NOISE = Fraction(1, 10**6)
+# Its third line: 2.6667 is the rounding of 8/3; 0.333 could be of many numbers.
+LEAST_SIGNIFICANT_DIGITS = 4
+_DIGITS_OF_A_FLOAT, _PLACES_OF_A_FLOAT = 15, 13
+_LONGEST_DENOMINATOR = 10**6
+"""Two fractions with denominators up to this differ by 1e-12 or more, which 13 decimal places show."""
+
+
+def agree_by_precision(gold: WrittenNumber, prediction: WrittenNumber, allowed: Leniency) -> bool:
+    """Applies the precision rule to two numbers with values, of which one is a decimal or a difference is allowed."""
+    difference = abs(gold.value - prediction.value)
+    largest = max(abs(gold.value), abs(prediction.value))
+    if not difference:
+        return True
+    # Slightly more than the stated tolerance, since the value of a root or of pi comes from a float.
+    if allowed.tolerance is not None and difference <= allowed.tolerance * (1 + NOISE):
+        return True
+    # A decimal does not agree with an exact gold answer: 1.000 is not 99999/100000. But the digits of a printed float,
+    # 0.0833333333333333, are those of only one fraction with a short denominator, 1/12. The last may be cut off.
+    if not gold.is_decimal and not allowed.decimals:
+        is_printed = prediction.places >= _PLACES_OF_A_FLOAT and _shown_digits(prediction) >= _DIGITS_OF_A_FLOAT
+        is_short = 1 < gold.value.denominator <= _LONGEST_DENOMINATOR
+        return is_printed and is_short and difference * 10**prediction.places <= 1
+    if difference <= NOISE and difference <= NOISE * largest:
+        return True
+    return _is_rounding(gold, prediction) or _is_rounding(prediction, gold)
+
+
+def _is_rounding(decimal: WrittenNumber, exact: WrittenNumber) -> bool:
+    # An exact integer does not count: 3.0004 is not a rounding of 3.
+    if not decimal.is_decimal or exact.is_decimal or exact.value.denominator == 1:
+        return False
+    if _shown_digits(decimal) < LEAST_SIGNIFICANT_DIGITS:
+        return False
+    # `<=` accepts both ways to round a half.
+    return abs(decimal.value - exact.value) <= Fraction(1, 2 * 10**decimal.places)
+
+
+def _shown_digits(decimal: WrittenNumber) -> int:
+    """Significant digits of a decimal, without leading zeros: 0.0033 shows two."""
+    return len(str(abs(decimal.value.numerator * 10**decimal.places // decimal.value.denominator)).lstrip("0"))

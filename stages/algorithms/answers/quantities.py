@@ -1,6 +1,8 @@
 r"""Separates a value from the unit, currency or counting word around it, and converts one unit into another.
 
 A written-out unit that only one side has does not count (`5 miles`, `5\text{ N}`): the problem says what is measured.
+It is in the table, or a word of three letters or more (`5 apples`). An abbreviation that the table lacks (`PF`) agrees
+only with itself. Names of numbers, and prefixes without a unit, multiply (`5 lakh`, `5 kilo`).
 A letter in the formula itself, the N of `0.64N`, is a variable like any other. Two units of different
 dimensions contradict each other. Things that are counted (`5 apples`) are a dimension; the word `units` is none.
 
@@ -50,47 +52,38 @@ _define(
 )
 # Months and years are a separate dimension below: no number of days is a month.
 _define("time", s__sec__second="1", min__minute="60", h__hr__hour="3600", day="86400", week="604800")
-_define("hour of the morning", am="1")
-_define("hour of the afternoon", pm="1")
 _define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
-_define("volume", l__L__liter__litre="1")
 # A cup and a litre are two dimensions here: no factor converts one into the other.
 _define(
     "kitchen volume", cup="1", pint="2", quart__qt="4", gallon__gal="16", tablespoon__tbsp="1/16", teaspoon__tsp="1/48"
 )
 _define("dollars", dollar__usd="1", cent="1/100")
-_define("euros", euro__eur="1")
-# The name of this dimension is in a constant because `conversion` lets pounds of money meet pounds of weight.
-_define(STERLING, gbp="1")
-_define("yen", yen__jpy="1")
-_define("rupees", rupee__inr="1")
-_define("yuan", yuan__rmb__cny="1")
-# Temperatures are three dimensions: a factor alone does not turn one scale into another.
-_define("degrees Celsius", celsius="1")
-_define("degrees Fahrenheit", fahrenheit="1")
-_define("kelvin", K__kelvin="1")
 # kB is a thousand bytes and kb a thousand bits: names in the table keep their case (`_singular`).
 _define("information", byte="1", bit="1/8", kB="1000", MB="1000000", kb="125", Mb="125000")
-_define("force", N__newton="1")
-_define("energy", J__joule="1")
-_define("angle", radian__rad="1")
-_define("pressure", Pa__pascal="1")
-_define("voltage", V__volt="1")
-_define("current", ampere__amp="1")
-_define("resistance", ohm="1")
-_define("charge", coulomb="1")
-_define("amount", mol__mole="1")
+_define("energy", J__joule="1", btu="1055")
 _define("area", acre="1", hectare__ha="247105381/100000000")
-_define("power", W__watt="1")
-_define("frequency", Hz__hertz="1")
-_PREFIXES = {"n": -9, "µ": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
-_LONG_PREFIXES = {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3, "mega": 6, "giga": 9}
-_LONG_NAMES = "meter metre gram second liter litre newton joule pascal volt ampere ohm coulomb mole watt hertz"
+# Dimensions with a single size. Temperatures are three: a factor alone does not turn one scale into another. The name
+# of the British pounds is a constant because `conversion` lets pounds of money meet pounds of weight.
+for _dimension, _names in {
+    "hour of the morning": "am", "hour of the afternoon": "pm", "volume": "l L liter litre", "euros": "euro eur",
+    STERLING: "gbp", "yen": "yen jpy", "rupees": "rupee inr", "yuan": "yuan rmb cny", "degrees Celsius": "celsius",
+    "degrees Fahrenheit": "fahrenheit", "kelvin": "K kelvin", "force": "N newton", "electronvolts": "eV",
+    "angle": "radian rad", "pressure": "Pa pascal", "voltage": "V volt", "current": "A ampere amp",
+    "resistance": "ohm", "charge": "C coulomb", "capacitance": "F farad", "turns": "turn revolution",
+    "amount": "mol mole", "power": "W watt", "frequency": "Hz hertz",
+}.items():  # fmt: skip
+    for _name in _names.split():
+        _UNITS[_name] = (_dimension, Fraction(1))
+_PREFIXES = {"p": -12, "n": -9, "µ": -6, "m": -3, "c": -2, "d": -1, "h": 2, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12}
+_LONG_NAMES = "meter metre gram second liter litre newton joule pascal volt ampere ohm coulomb mole watt hertz farad"
+_LONG_PREFIXES = {"pico": -12, "nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "hecto": 2}
+_LONG_PREFIXES |= {"kilo": 3, "mega": 6, "giga": 9, "tera": 12}
 # Prefixes go only before units that take them: m before s, not before ft.
-for _names, _powers in (("m g s l L N J Pa V mol W Hz", _PREFIXES), (_LONG_NAMES + " byte bit", _LONG_PREFIXES)):
+for _names, _powers in (("m g s l L N J Pa V A mol W Hz F eV", _PREFIXES), (_LONG_NAMES + " byte bit", _LONG_PREFIXES)):
     for _name in _names.split():
         for _prefix, _exponent in _powers.items():
-            _UNITS[_prefix + _name] = (_UNITS[_name][0], _UNITS[_name][1] * Fraction(10) ** _exponent)
+            # `pm` stays the half of the day, and `min` a minute.
+            _UNITS.setdefault(_prefix + _name, (_UNITS[_name][0], _UNITS[_name][1] * Fraction(10) ** _exponent))
 # Abbreviations of several words, or with a full stop inside.
 _ALIASES = {
     "a.m": "am",
@@ -99,14 +92,19 @@ _ALIASES = {
     "mpg": "mile per gallon",
     "kph": "km per h",
     "kmh": "km per h",
+    "rpm": "turn per min",
+    "Nm": "N m",
+    "kWh": "kW h",
 }
 _CURRENCIES = {"$": "dollar", r"\$": "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee"}
-_COUNTS = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-# `5 hundreds` is 500 like `5 hundred`.
-_COUNTS |= {f"{name}s": value for name, value in _COUNTS.items()}
-_MAGNITUDES = frozenset(["M", "k", "K", "bn", "mn", "ten", "score", "gros"])
-"""Letters and words (as `_singular` leaves them) that may multiply a value: beside a gold answer without a unit they
-change it into another value."""
+# Names of numbers, and what they are abbreviated to; K is the kelvin.
+_NUMBER_NAMES = {
+    "10": "ten", "12": "dozen", "20": "score", "144": "gross gros", "100": "hundred", "1e3": "thousand k grand mille",
+    "1e4": "myriad", "1e5": "lakh lac", "1e6": "million M MM mn mln mil mio", "1e7": "crore",
+    "1e9": "billion milliard arab B G bn bil mrd mld", "1e12": "trillion T tn tril trn", "1e15": "quadrillion",
+    "1e18": "quintillion",
+}  # fmt: skip
+_COUNTS = {name: Fraction(value) for value, names in _NUMBER_NAMES.items() for name in names.split()}
 # Words beside a unit that neither count nor measure: `5 meters long`, `30 cents each`. Without this list `meter long`
 # would be one unknown unit.
 _LOOSE = frozenset(
@@ -148,21 +146,18 @@ _MATHEMATICAL_WORDS = "and or pi sin cos tan log ln exp sqrt mod if for where wh
 _MATHEMATICS = frozenset(_MATHEMATICAL_WORDS.split())
 OPERATIVE_WORD = re.compile(
     r"(?<![\w])(?:"
-    r"th|st|nd|rd|ish|fewer|less|mehr|weniger|lebih|kurang|fazla|depending|assuming|given|provided|supposing|"
-    r"or|nor|if|unless|otherwise|else|when|whenever|where|whether|while|until|but|"
-    r"except|not|no|never|none|neither|cannot|without|than|greater|larger|smaller|bigger|"
-    r"least|most|above|below|under|over|beyond|between|within|from|through|almost|nearly|"
-    r"about|around|approximately|roughly|maybe|perhaps|possibly|probably|unknown|wrong|"
-    r"incorrect|false|invalid|plus|minus|divided|multiplied|added|subtracted|doubled|"
-    r"tripled|halved|factorial|twice|thrice|double|triple|half|halves|third|thirds|fourth|"
-    r"fourths|quarter|quarters|fifth|fifths|sixth|sixths|seventh|sevenths|eighth|eighths|"
-    r"ninth|ninths|tenth|tenths|hundredth|hundredths|mod|modulo|power|root|reciprocal|"
-    r"base|vs|versus|whose|who|which|see|equation|page|step|line|chapter|exercise|"
-    r"problem|question|part|figure|table|lucky|guess|guesses|guessed|"
-    r"bound|bounds|bounded|estimate|estimates|estimated|approximation|approximated|conjecture|conjectured|"
-    r"suppose|supposed|assume|assumed|tentative|tentatively|previous|preceding|earlier|intermediate|error|"
-    r"opposite|inverse|negation|hopefully|likely|presumably|seems|tops|at (?:best|worst)|so far|"
-    r"of (?:it|this|that|the (?:answer|value|result|number|solution))"
+    r"th|st|nd|rd|ish|fewer|less|mehr|weniger|lebih|kurang|fazla|depending|assuming|given|provided|supposing|or|"
+    r"nor|if|unless|otherwise|else|when|whenever|where|whether|while|until|but|except|not|no|never|none|neither|"
+    r"cannot|without|than|greater|larger|smaller|bigger|least|most|above|below|under|over|beyond|between|within|"
+    r"from|through|almost|nearly|about|around|approximately|roughly|maybe|perhaps|possibly|probably|unknown|wrong|"
+    r"incorrect|false|invalid|plus|minus|divided|multiplied|added|subtracted|doubled|tripled|halved|factorial|"
+    r"twice|thrice|double|triple|half|halves|third|thirds|fourth|fourths|quarter|quarters|fifth|fifths|sixth|"
+    r"sixths|seventh|sevenths|eighth|eighths|ninth|ninths|tenth|tenths|hundredth|hundredths|mod|modulo|power|root|"
+    r"reciprocal|base|vs|versus|whose|who|which|see|equation|page|step|line|chapter|exercise|problem|question|part|"
+    r"figure|table|lucky|guess|guesses|guessed|bound|bounds|bounded|estimate|estimates|estimated|approximation|"
+    r"approximated|conjecture|conjectured|suppose|supposed|assume|assumed|tentative|tentatively|previous|preceding|"
+    r"earlier|intermediate|error|opposite|inverse|negation|hopefully|likely|presumably|seems|tops|at (?:best|"
+    r"worst)|so far|of (?:it|this|that|the (?:answer|value|result|number|solution))"
     r")(?![\w])",
     re.IGNORECASE,
 )
@@ -181,7 +176,7 @@ class Quantity:
     """The measured dimension, with a power such as `length^2`; empty where the unit is not known here."""
     factor: Fraction
     """Size of the unit, in the dimension's first unit."""
-    count: int
+    count: Fraction
     """The factor of a counting word: 12 for dozen."""
 
 
@@ -210,7 +205,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
         return _with_unit(inner.body, _CURRENCIES[prefix["symbol"]], "", inner.count)
     suffix = _SUFFIX.fullmatch(text)
     if suffix is not None:
-        return _with_unit(suffix["body"], _CURRENCIES[suffix["symbol"]], "", 1)
+        return _with_unit(suffix["body"], _CURRENCIES[suffix["symbol"]], "", Fraction(1))
     compound = _COMPOUND.fullmatch(" ".join(_TEXT.sub(r" \1 ", text).split()))
     if compound is not None:
         total = _total(*compound.groups())
@@ -226,7 +221,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
         measure = _measure(words)
         if measure is not None:
             unit = " ".join(map(_singular, words.split()))
-            return Quantity(text[: start.start()].rstrip("\\, "), unit, *measure, 1)
+            return Quantity(text[: start.start()].rstrip("\\, "), unit, *measure, Fraction(1))
     tail = _TAIL.fullmatch(text)
     if tail is not None:
         words = _TEXT.sub(r" \1 ", _JOINED.sub(r" \1", tail["unit"])).replace("\\", " ")
@@ -236,7 +231,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
         return _from_words(text, phrase["body"], phrase["unit"], phrase["power"])
     # The sign stays in the body: the tree has nodes for percent and degree, and `comparison` weighs them.
     sign = next((sign for sign in _SIGNS if text.endswith(sign)), "")
-    return Quantity(text, sign, _SIGNS.get(sign, ""), Fraction(1), 1)
+    return Quantity(text, sign, _SIGNS.get(sign, ""), Fraction(1), Fraction(1))
 
 
 def _total(value: str, name: str, other: str, other_name: str) -> Quantity | None:
@@ -246,7 +241,7 @@ def _total(value: str, name: str, other: str, other_name: str) -> Quantity | Non
     if units[0] is None or units[1] is None or units[0][0] != units[1][0] or units[0][1] <= units[1][1]:
         return None
     amount = int(value) * units[0][1] + Fraction(other) * units[1][1]
-    return Quantity(f"{amount.numerator}/{amount.denominator}", "total", units[0][0], Fraction(1), 1)
+    return Quantity(f"{amount.numerator}/{amount.denominator}", "total", units[0][0], Fraction(1), Fraction(1))
 
 
 def is_unit(word: str) -> bool:
@@ -264,7 +259,7 @@ def _is_unit_phrase(phrase: str, allows_letters: bool) -> bool:
     # `in` is an inch only where the other side has a unit; else it may be `x in R`.
     if any(word.lower() in _MATHEMATICS for word in words) and not (allows_letters and words == ["in"]):
         return False
-    is_known = _singular(first) in _UNITS or first in _ALIASES or first.lower() in (*_COUNTS, *_POWERS)
+    is_known = _singular(first) in _UNITS or first in _ALIASES or first.lower() in _POWERS or _count(first) > 0
     # `5 m` beside `5` may be a product with a variable, `5 m/s` hardly.
     if len(first) == 1:
         is_rate = "/" in phrase and all(_singular(word) in _UNITS for word in words)
@@ -275,28 +270,36 @@ def _is_unit_phrase(phrase: str, allows_letters: bool) -> bool:
 
 def _from_words(text: str, body: str, phrase: str, power: str | None) -> Quantity:
     words = [word.strip(".,()") for word in phrase.replace("/", " per ").split()]
-    count, exponent, names = 1, int(power or 1), []
+    count, exponent, names = Fraction(1), int(power or 1), []
     for word in words:
-        if word.lower() in _COUNTS:
-            count *= _COUNTS[word.lower()]
+        if _count(word):
+            count *= _count(word)
         elif word.lower() in _POWERS:
             exponent = _POWERS[word.lower()]
         elif word.lower() not in _LOOSE:
             names.append(_singular(word))
-    is_measured = names or count > 1
+    is_measured = names or count != 1
     if (
         not is_measured
         or OPERATIVE_WORD.search(phrase)
         or any(word in ("and", "&") or word.isdigit() for word in words)
     ):
-        return Quantity(text, "", "", Fraction(1), 1)
+        return Quantity(text, "", "", Fraction(1), Fraction(1))
     quantity = _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
     last = words[-1].lower()
     is_counted = not quantity.dimension and len(last) > 3 and last.endswith("s") and not last.endswith(_NOT_COUNTED)
     return replace(quantity, dimension=THINGS) if is_counted else quantity
 
 
-def _with_unit(body: str, name: str, power: str, count: int) -> Quantity:
+def _count(word: str) -> Fraction:
+    """Returns the number that a word names, in the singular or the plural, or as a prefix; 0 for another word."""
+    # One letter keeps its case: M is a million, m a metre.
+    name = word.lower().removesuffix("s") if len(word) > 3 else word.lower() if len(word) > 2 else word
+    prefix = _LONG_PREFIXES.get(name)
+    return _COUNTS.get(name, Fraction(0)) if prefix is None else Fraction(10) ** prefix
+
+
+def _with_unit(body: str, name: str, power: str, count: Fraction) -> Quantity:
     body = body.strip().rstrip("\\, ")
     dimension, factor = _measure(_ALIASES.get(name, name) + power) or ("", Fraction(1))
     return Quantity(body, name + power, dimension, factor, count)
@@ -335,14 +338,21 @@ def _singular(word: str) -> str:
     for ending in ("s", "es"):
         if lower.endswith(ending) and lower.removesuffix(ending) in _UNITS:
             return lower.removesuffix(ending)
+    if word.isupper() and lower not in _UNITS:
+        return word
     return lower.removesuffix("s") if len(lower) > 3 else lower
+
+
+def _is_unknown_symbol(side: Quantity) -> bool:
+    """True for an abbreviation that the table does not have: two Latin letters or fewer, or capitals."""
+    name = side.unit.partition(" ")[0].partition("^")[0]
+    return not side.dimension and name.isascii() and name.isalpha() and (len(name) < 3 or name.isupper())
 
 
 def conversion(gold: Quantity, prediction: Quantity) -> Fraction | None:
     """Returns the factor for the prediction's value before it is compared with gold's; None if the units contradict."""
-    counts = Fraction(prediction.count, gold.count)
-    # `5 M` and `5 gross` beside 5: the word may multiply the value, so it is not dropped like a missing unit.
-    if not gold.unit and prediction.unit in _MAGNITUDES:
+    counts = prediction.count / gold.count
+    if gold.unit != prediction.unit and (_is_unknown_symbol(gold) or _is_unknown_symbol(prediction)):
         return None
     # `£5` beside `5 pounds`: the table knows the word as a weight.
     if {gold.dimension, prediction.dimension} == {STERLING, "mass"} and "pound" in (gold.unit, prediction.unit):
@@ -350,6 +360,9 @@ def conversion(gold: Quantity, prediction: Quantity) -> Fraction | None:
     # `20^\circ` beside `20^\circ C`: the problem says that it is a temperature.
     if {gold.dimension, prediction.dimension} in ({"angle", "degrees Celsius"}, {"angle", "degrees Fahrenheit"}):
         return counts
+    # The kelvin, beside a number without a unit, may be a thousand.
+    if not gold.unit and prediction.unit == "K":
+        return None
     for one, other in ((gold, prediction), (prediction, gold)):
         # `30 units` are neither 30 percent nor 30 degrees.
         if one.unit == "unit" and other.dimension in _SIGNS.values():

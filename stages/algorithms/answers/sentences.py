@@ -64,23 +64,28 @@ _DENIAL = re.compile(r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|n
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
 _FORMULA = re.compile(r"\$[^$]+\$|\$\$[^$]+\$\$|\\\([^$]+?\\\)|\\\[[^$]+?\\\]")
 _MOST_WORDS_OF_A_CHOICE = 12
-_LEADING = re.compile(
-    r"(?:(?:"
-    r"the|a|an|answer|final|correct|value|number|result|solution|set|option|choice|is|"
-    r"are|equals|equal|to|it|that|we|get|have|obtain|so|therefore|thus|hence|then|"
-    r"exactly|just|simply|clearly|indeed|either|both"
-    r"|[=:,*\"'])(?![a-z])\s*)*"
-)
+# fmt: off
+_STATING = [
+    "the", "a", "an", "our", "my", "this", "final", "correct", "answer", "value", "number", "result", "solution", "set",
+    "option", "choice", "is", "are", "equals", "equal", "to", "it", "that", "we", "get", "have", "obtain", "find", "so",
+    "gives", "therefore", "thus", "hence", "then", "exactly", "just", "simply", "clearly", "indeed", "either", "both",
+    "and", "or", "there", "which", "finally", "total", "in", "of", "units", "ways",
+]
+# fmt: on
+_LEADING = re.compile(rf"(?:(?:{'|'.join(sorted(_STATING))}|[=:,*\"'])(?![a-z])\s*)*")
 """Words that may stand between a marker and the answer, in any order."""
 # `So the largest $n$ is`: up to 200 characters without a comma. `_operates` searches them for words that change a
 # value.
 _SUBJECT = re.compile(
-    r"(?:(?:so|therefore|thus|hence|that|then),? )*(?:the|its|this) ([^,;:?!]{1,200}) (?:is|are|equals|=)\Z"
+    r"(?:(?:so|therefore|thus|hence|that|then),? )*(?:(?:the|its|this) ([^,;:?!]{1,200}) (?:is|are|equals|=)"
+    # `le résultat est`, `die gesuchte Zahl ist`, `总数是`: a subject in another language.
+    r"|([^,;:?!，。：]{1,200}?)(?: (?:est|sont|es|son|ist|sind|beträgt|é|è|são|sono|är|jest|это|равно?а?)|[是为]))\Z"
 )
 # `is equal to`, `is exactly`: removed, so that the sentence ends in its verb.
 _COPULA = re.compile(r" (?:equal to|exactly|simply|then|therefore|thus)\Z")
 # The text after these gives a reason or starts another sentence: `42, because there are two cases`.
 _REASON = re.compile(r"[,;]? ?(?:because|since|as|which|achieved|obtained|so|thus|hence)\b|[.] ")
+_BECAUSE = re.compile(r",? (?:because|since|as|due to)\b")
 # `42 is the final answer`, `3 hours ago`, and the Hindi verb.
 _CLOSING_WORDS = frozenset(
     ["is", "are", "the", "our", "final", "answer", "solution", "result", "correct", "ago", "है", "हैं"]
@@ -194,7 +199,7 @@ def value_after_marker(sentence: str) -> str | None:
 
 def pick_choice(sentence: str) -> str | None:
     """Returns the letter that a sentence names without a second one: `I think it's (D)`; None where it is revoked."""
-    text = sentence.strip()
+    text = _BECAUSE.split(sentence.strip(), maxsplit=1)[0]
     letters = {"".join(filter(None, match.groups())) for match in _CHOICE.finditer(text)}
     words = text.split()
     # With more words than a choice needs, the text may be about another letter: `A` begins sentences.
@@ -209,7 +214,8 @@ def _leads(head: str) -> bool:
         return True
     # Otherwise a subject without an operation and without digits, as in `the largest $n$ is`.
     subject = _SUBJECT.match(_COPULA.sub("", head))
-    return subject is not None and not _operates(subject[1]) and not any(map(str.isdigit, subject[1]))
+    text = "" if subject is None else subject[1] or subject[2]
+    return subject is not None and not _operates(text) and not any(map(str.isdigit, text))
 
 
 def _trails(tail: str) -> bool:

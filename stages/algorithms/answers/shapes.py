@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
+from itertools import product
 
 from stages.algorithms.answers import algebra
 from stages.algorithms.answers.evaluation import constant_value, symbols_of
@@ -81,8 +82,10 @@ def shape_of(node: Node):
     if node.head in ("union", "intersection", "minus"):
         return _set_operation(node)
     # `A(1, 2)` names a point.
-    if node.head == "multiply" and len(node.parts) == 2 and node.parts[1].head == "sequence" and _is_point(node.first):
-        return Named(node.first.first, shape_of(node.parts[1]))
+    if node.head == "multiply" and len(node.parts) == 2 and node.parts[1].head == "sequence":
+        name = node.first
+        if name.head == "symbol" and name.first[0].isupper():
+            return Named(name.first, shape_of(node.parts[1]))
     values = _without_plus_minus(node)
     return node if values is None else Several("list", values)
 
@@ -99,20 +102,10 @@ def as_numbers(shape) -> Numbers | None:
         return None if piece is None else Numbers((piece,), None)
     if isinstance(shape, Several):
         # {1, 2} is the union of two points, so that it can be compared with, or taken from, an interval.
-        points = [interval_of_point(item) for item in shape.items]
-        return None if None in points else Numbers(united(points), None)  # type: ignore[arg-type]
+        if any(not isinstance(item, Node) or endpoint_value(item) is None for item in shape.items):
+            return None
+        return Numbers(united([Interval(item, item, True, True) for item in shape.items]), None)
     return None
-
-
-def interval_of_point(item) -> Interval | None:
-    """Returns a closed interval of one number; None when `item` is not a real constant."""
-    is_constant = isinstance(item, Node) and endpoint_value(item) is not None
-    return Interval(item, item, True, True) if is_constant else None
-
-
-def _is_point(node: Node) -> bool:
-    """True for the A of `A(1, 2)`."""
-    return node.head == "symbol" and node.first[0].isupper()
 
 
 def _several(kind: str, items: tuple[Node, ...]):
@@ -256,7 +249,7 @@ def _is_name_part(node: Node) -> bool:
 def without_quantity(node: Node) -> Node:
     r"""Returns the value that an equation gives to a sum of letters or a function: 5 of `m+n = 5` and `f'(2) = 5`.
 
-    For a gold answer without letters. `2x = 10` is still to be solved, and stays.
+    For a gold answer without letters. An equation in one unknown, `2x = 10`, is still to be solved, and stays.
     """
     if node.head != "relation" or node.parts[1][0] != "eq" or not _is_quantity(node.first[0]):
         return node
@@ -271,17 +264,20 @@ def without_quantity(node: Node) -> Node:
 def _is_quantity(node: Node) -> bool:
     if node.head == "operator":
         return bool(symbols_of(node.parts[-1]))
-    if node.head == "call":
-        return node.first.startswith(("sum over", "prod over"))
-    # m+n, but not 2m+n: `2m+n = 5` may be an equation that is still to be solved.
-    if node.head == "add":
-        return all(part.head == "symbol" for part in node.parts)
+    # 100m+n, f(1)+f(2), a determinant; one letter is an unknown, except in a step function.
+    if len(symbols_of(node)) > 1 or _holds_call(node, ("unknown", "sum over", "prod over", "floor", "ceil")):
+        return True
     if node.head != "multiply" or len(node.parts) != 2:
         return False
     function = node.first.first if is_reciprocal(node.first) else node.first
     # f'(2) and f^{-1}(2), which the grammar reads as products; f(2) is a call, and has a name.
     is_function = function.head == "symbol" and function.first.rstrip("'") in ("f", "g", "h", "F", "G", "H")
     return is_function and (function is not node.first or function.first.endswith("'"))
+
+
+def _holds_call(node: Node, names: tuple[str, ...]) -> bool:
+    is_call = node.head == "call" and node.first.startswith(names)
+    return is_call or any(_holds_call(part, names) for part in node.all_children)
 
 
 def _names(node: Node) -> str:
@@ -371,42 +367,35 @@ def interval(opening: str, closing: str, low: Node, high: Node) -> Interval | No
     return Interval(low, high, opening == "[", closing == "]")
 
 
+def _start(piece: Interval) -> tuple[float | None, bool]:
+    """At equal ends the closed one is first, so that [1, 2) absorbs (1, 2)."""
+    return endpoint_value(piece.low), not piece.is_low_closed
+
+
+def _end(piece: Interval) -> tuple[float | None, bool]:
+    return endpoint_value(piece.high), piece.is_high_closed
+
+
 def united(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
     """Returns the same set in the fewest pieces, in rising order."""
-    # At equal ends the closed one first, so that [1, 2) absorbs (1, 2).
-    ordered = sorted(intervals, key=lambda piece: (endpoint_value(piece.low), not piece.is_low_closed))
     pieces: list[Interval] = []
-    for piece in ordered:
-        if pieces and _touch(pieces[-1], piece):
-            last = pieces[-1]
-            high, is_closed = last.high, last.is_high_closed
-            if endpoint_value(piece.high) > endpoint_value(high):  # type: ignore[operator]
-                high, is_closed = piece.high, piece.is_high_closed
-            elif endpoint_value(piece.high) == endpoint_value(high):
-                is_closed = is_closed or piece.is_high_closed
-            pieces[-1] = Interval(last.low, high, last.is_low_closed, is_closed)
-        else:
+    for piece in sorted(intervals, key=_start):
+        # (0,1) and (1,2) leave 1 out and stay two pieces; [0,1] and (1,2) join.
+        if not pieces or _start(piece) > _end(pieces[-1]):
             pieces.append(piece)
+        elif _end(piece) > _end(pieces[-1]):
+            pieces[-1] = replace(pieces[-1], high=piece.high, is_high_closed=piece.is_high_closed)
     return tuple(pieces)
-
-
-def _touch(left: Interval, right: Interval) -> bool:
-    end, start = endpoint_value(left.high), endpoint_value(right.low)
-    # (0,1) and (1,2) leave 1 out and stay two pieces; [0,1] and (1,2) join.
-    return start < end or (start == end and (left.is_high_closed or right.is_low_closed))  # type: ignore[operator]
 
 
 def common(first: Sequence[Interval], second: Sequence[Interval]) -> tuple[Interval, ...]:
     """Returns the intersection of both sets."""
     shared = []
-    for one in first:
-        for other in second:
-            low = max((one, other), key=lambda piece: (endpoint_value(piece.low), not piece.is_low_closed))
-            high = min((one, other), key=lambda piece: (endpoint_value(piece.high), piece.is_high_closed))
-            # The larger low end and the smaller high end; one point remains where both are closed there.
-            ends = endpoint_value(low.low), endpoint_value(high.high)
-            if ends[0] < ends[1] or (ends[0] == ends[1] and low.is_low_closed and high.is_high_closed):  # type: ignore[operator]
-                shared.append(Interval(low.low, high.high, low.is_low_closed, high.is_high_closed))
+    for pair in product(first, second):
+        low, high = max(pair, key=_start), min(pair, key=_end)
+        # The larger low end and the smaller high end; one point remains where both are closed there.
+        if _start(low) < _end(high):
+            shared.append(Interval(low.low, high.high, low.is_low_closed, high.is_high_closed))
     return tuple(shared)
 
 

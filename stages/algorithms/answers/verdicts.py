@@ -44,7 +44,7 @@ class Leniency:
 
     # A row of `retrace grade` may state these. Rewards, demonstrations and the stage `grade` allow nothing.
     tolerance: Fraction | None = None
-    """Largest absolute difference at which two numbers agree; None for the precision rule of `comparison`."""
+    """Largest absolute difference at which two numbers agree; None for the precision rule of `normalisation`."""
     decimals: bool = False
     """A decimal agrees with an exact answer (a fraction, a root) of which it is the rounding."""
     expressions: bool = False
@@ -54,3 +54,15 @@ class Leniency:
 
 
 STRICT = Leniency()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verifier's result for one response."""
+
+    verdict: Verdict
+    extracted: str | None
+    """The answer as written in the response; None if there is none."""
+    path: str
+    """The part that decided: `extraction`, `exact`, `math_verify` or `environment`."""
+    reason: str

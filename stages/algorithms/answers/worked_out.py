@@ -184,8 +184,10 @@ def _is_no_written_number(node: Node) -> bool:
     if not all(_is_digits(part) or _is_count(part) for part in parts) or not any(map(_is_count, parts)):
         return True
     value = _rational_value(node)
+    # 2^5 3^2, a factorisation, may have one digit more than 288.
+    is_factorised = not bottoms and all(part.head == "power" for part in parts)
     # \frac{7!}{2!2!} has three digits and 1260 four: a notation. \frac{9!}{8!} has two and 9 one: work.
-    return value is None or sum(map(_digits, parts)) > _digits(number(value))
+    return value is None or sum(map(_digits, parts)) > _digits(number(value)) + is_factorised
 
 
 def _rational_value(node: Node) -> Fraction | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import Any
+
+from stages.engines.distributed.waiting import PatientClock
 
 
 class RanksLost(RuntimeError):
@@ -61,13 +62,6 @@ class RankedActors:
         if self.seconds > patience_seconds:
             raise RanksLost(f"it has not reported for {self.seconds:.0f} s")
         return None
-
-    def wait(self, method: str, *arguments: Any) -> Any:
-        """Calls and waits; returns rank 0's answer."""
-        self.call(method, *arguments)
-        # Cleared before the answer: after an error nothing is outstanding.
-        calls, self._calls = self._calls, []
-        return self._get(calls)[0]
 
     def start_again(self) -> None:
         """Ends the remaining ranks and starts new ones."""
@@ -126,21 +120,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-LONGEST_STEP = 1.0
-"""Seconds. A longer gap between two checks is a delay of this process (a suspended machine), not of the other side."""
-
-
-class PatientClock:
-    """Counts seconds while it is checked: a longer gap counts only as `LONGEST_STEP`."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._looked = time.monotonic()
-
-    def look(self) -> None:
-        """Adds the time since the last check."""
-        looked = time.monotonic()
-        self.now += min(looked - self._looked, LONGEST_STEP)
-        self._looked = looked

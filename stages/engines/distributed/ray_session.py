@@ -23,10 +23,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stages.engines.distributed.waiting import StuckError, watched
 from stages.engines.relays.guards import remove_abandoned
 from stages.foundations.code_guard import guard_environment
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder, variables_set
+from stages.foundations.packages import require_package
 from stages.observe.progress import say
 
 OBJECT_STORE_BYTES = 100 << 20
@@ -37,6 +39,8 @@ SOCKET_IN_FOLDER = "/session_2026-11-21_18-24-03_847922_1234567/sockets/plasma_s
 """An example of the longest name that Ray gives a socket below its folder: only its length counts."""
 START_SECONDS = 300.0
 """Time for Ray to start, and for a node of a cluster to answer."""
+END_SECONDS = 300.0
+"""Time for Ray's processes to end."""
 GUARD = "stages.engines.relays.guards"
 
 
@@ -78,23 +82,30 @@ def _cluster(address: str, run: str, packages: Sequence[str]) -> Iterator[None]:
             _require(ray, packages)
             yield
         finally:
-            ray.shutdown()
+            _shut_down(ray)
+
+
+def _shut_down(ray: Any) -> None:
+    with watched("Ray", "its processes to end", END_SECONDS):
+        ray.shutdown()
 
 
 def _connected(address: str) -> Any:
     ray = _ray()
     try:
         # Workers there may lack the project: they get the package `stages`, and must have its requirements installed.
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-            runtime_env={
-                "py_modules": [str(PROJECT / "stages")],
-                "excludes": ["__pycache__"],
-                "env_vars": guard_environment(),
-            },
-        )
+        with watched("Ray", f"the cluster at {address}", START_SECONDS):
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                runtime_env={
+                    "py_modules": [str(PROJECT / "stages")],
+                    "excludes": ["__pycache__"],
+                    "env_vars": guard_environment(),
+                },
+            )
+    # A StuckError is a RuntimeError too.
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(
             f"no Ray cluster to work with at RAY_ADDRESS={address} ({error}): start it (`ray start --head`); "
@@ -118,7 +129,8 @@ def _require(ray: Any, packages: Sequence[str]) -> None:
     }
     for node, answer in answers.items():
         try:
-            missing = ray.get(answer, timeout=START_SECONDS)
+            with watched("Ray", f"{nodes[node]} of the cluster", 2 * START_SECONDS):
+                missing = ray.get(answer, timeout=START_SECONDS)
         except ray.exceptions.RayError as error:
             raise UserError(
                 f"{nodes[node]} of the Ray cluster cannot run the project's code "
@@ -170,12 +182,14 @@ def _own(processes: int, run: str) -> Iterator[None]:
             _start_or_say(ray, processes, folder)
             yield
         finally:
-            ray.shutdown()
+            _shut_down(ray)
 
 
 def _start_or_say(ray: Any, processes: int, folder: Path) -> None:
     try:
-        _start(ray, processes, folder)
+        # More than the deadline of `_start`, which says more of the reason.
+        with watched("Ray", f"its start in {folder}", 2 * START_SECONDS):
+            _start(ray, processes, folder)
     except Exception as error:  # Ray has no class for this one
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
@@ -210,7 +224,7 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
     # Ray has no class for this error. A ValueError concerns the arguments, and without a port nothing is starting.
     except Exception as error:
         ports = list(folder.glob("session_latest/gcs_server_port_*"))
-        if not ports or isinstance(error, ValueError):
+        if not ports or isinstance(error, ValueError | StuckError):
             raise
         say(f"Ray is slow to start, waiting for it ({str(error)[:60]}...)")
     deadline = time.monotonic() + START_SECONDS
@@ -219,9 +233,9 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
             ray.init(address=f"127.0.0.1:{ports[0].read_text().strip()}", **common)
             return
         # Not up yet: which error Ray raises depends on its progress. After the deadline it is raised.
-        except Exception:
+        except Exception as error:
             ray.shutdown()
-            if time.monotonic() > deadline:
+            if isinstance(error, StuckError) or time.monotonic() > deadline:
                 raise
             time.sleep(1)
 
@@ -239,18 +253,15 @@ def _guard(folder: Path | None, run: str) -> Iterator[None]:
         yield
     finally:
         guard.stdin.close()  # type: ignore[union-attr]
-        guard.wait()
+        with watched("Ray", "its last processes to end", END_SECONDS):
+            guard.wait()
 
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError(
-            f"Ray is not installed ({error}): `python3 pipelines/set_up.py repro RECIPE` installs it for a recipe that "
-            "names it (engine: {kind: ray, ...})"
-        ) from error
+    require_package("ray", "kind: ray")
+    import ray
+
     return ray
 
 

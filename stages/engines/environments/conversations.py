@@ -33,7 +33,7 @@ def turn_encoder(
     The function raises UserError unless a user begins, turns of assistant and tool alternate, and the assistant ends.
     For a chat prompt, `encode_conversation` encodes conversations without a tool.
     """
-    end_tokens = read_end_tokens(policy, tokenizer)
+    end_tokens = read_end_tokens(policy, tokenizer, prompt)
     frame = make_frame(tokenizer, prompt, end_tokens)
     most = prompt.environment.max_observation_tokens
 
@@ -51,7 +51,7 @@ def turn_encoder(
         for message in messages[1:]:
             is_policy = message["role"] == "assistant"
             if is_policy:
-                added = encode_response(tokenizer, message["content"], prompt)
+                added = encode_response(tokenizer, message["content"], prompt, ids)
             else:
                 added = frame.around(encode_observation(tokenizer, message["content"], most, end_tokens))
             ids += added
@@ -68,7 +68,7 @@ def turn_reader(
 
     It is the inverse of `turn_encoder`, but for observations that were cut. UserError as there.
     """
-    frame = make_frame(tokenizer, prompt, read_end_tokens(policy, tokenizer))
+    frame = make_frame(tokenizer, prompt, read_end_tokens(policy, tokenizer, prompt))
 
     def read(problem: str, sample: Sample) -> Messages:
         def said(role: str, ids: Sequence[int]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Environments of the user: a Python class with `reset` and `step`, of Retrace's form or of gymnasium's.
+"""Environments of the user: a Python class with `reset` and `step`.
 
 Runs in a worker. A mistake of the file is a UserError, which stops the caller. An exception or a wrong value is a fault
 of its episode.
@@ -18,42 +18,38 @@ from typing import Any
 from stages.engines.environments.protocol import Done, Environment, Observation
 from stages.engines.workers.custom_function_worker import article, load
 from stages.foundations.errors import UserError
-from stages.foundations.params import CustomEnvironment, GymEnvironment, custom_file
-from stages.foundations.seeds import derive_seed
+from stages.foundations.params import CustomEnvironment, custom_file
 
 LONGEST_TEXT = 100_000
 """Characters of a text; a longer one is cut in the middle, before it is sent to the stage."""
 _HELP = 'return a text, or at the end a mapping such as {"reward": 1.0}'
 
 
-def build(params: CustomEnvironment | GymEnvironment, problem: Mapping[str, Any], seed: int) -> Environment:
+def build(params: CustomEnvironment, problem: Mapping[str, Any], seed: int) -> Environment:
     """Returns an episode of the class that `params` names.
 
     UserError where the file cannot be loaded, has no such class, or the class cannot be made with these arguments or
     lacks a method. Any other exception is one of the class.
     """
     make = load(params.file, params.name, _source(params.file))
-    given = (dict(problem), seed) if isinstance(params, CustomEnvironment) else ()
     arguments = params.arguments or {}
     try:
-        inspect.signature(make).bind(*given, **arguments)
+        inspect.signature(make).bind(dict(problem), seed, **arguments)
     except TypeError as error:
-        shown = ", ".join([*("problem", "seed")[: len(given)], *(f"{name}=..." for name in arguments)])
+        shown = ", ".join(["problem", "seed", *(f"{name}=..." for name in arguments)])
         raise UserError(
             f"{params.name} in {params.file} cannot be made as {params.name}({shown}): {error}. Correct `arguments`, "
             "or the parameters of __init__"
         ) from None
     randomness = EpisodeRandomness(seed)
     with randomness:
-        made = make(*given, **arguments)
+        made = make(dict(problem), seed, **arguments)
     for method in ("reset", "step"):
         if not callable(getattr(made, method, None)):
             raise UserError(
                 f"{params.name} in {params.file} has no method `{method}`: see docs/how-to/tools-and-environments.md"
             )
-    if isinstance(params, CustomEnvironment):
-        return _Custom(made, randomness)
-    return _Gym(made, randomness, problem)
+    return _Custom(made, randomness)
 
 
 @lru_cache(maxsize=4)
@@ -118,48 +114,6 @@ class _Custom:
                 return checked_end(Done(**answer))
             case _:
                 return checked_text(answer, "step")
-
-
-class _Gym:
-    """Gymnasium's `reset(seed)` and `step(text)`, or SkyRL-Gym's `step`, whose answer is a mapping.
-
-    The seed of `reset` is that of the problem, not of the episode: all responses to a problem begin in the same state.
-    """
-
-    def __init__(self, made: Any, randomness: EpisodeRandomness, problem: Mapping[str, Any]) -> None:
-        self._made, self._randomness, self._problem = made, randomness, problem
-        self._reward = 0.0
-
-    def reset(self) -> str | None:
-        # 31 bits, which numpy and other generators accept.
-        arguments: dict[str, Any] = {"seed": derive_seed(self._problem.get("problem_id", "")) >> 32}
-        if "options" in inspect.signature(self._made.reset).parameters:
-            arguments["options"] = {"problem": dict(self._problem)}
-        with self._randomness:
-            answer = self._made.reset(**arguments)
-        match answer:
-            case [observation, Mapping()]:
-                return checked_text(observation, "reset") or None
-            case _:
-                raise TypeError(f"reset returned {article(answer)}: return an observation (a text) and a dict")
-
-    def step(self, turn: str) -> str | Done:
-        with self._randomness:
-            answer = self._made.step(turn)
-        match answer:
-            case [observation, reward, terminated, truncated, Mapping() as info]:
-                has_ended = bool(terminated or truncated)
-            case {"observations": list(messages), "reward": reward, "done": has_ended}:
-                info = answer.get("metadata") or {}
-                observation = "\n".join(message["content"] for message in messages)
-            case _:
-                raise TypeError(
-                    f"step returned {article(answer)}: return observation, reward, terminated, truncated, info"
-                )
-        self._reward += checked_end(Done(reward)).reward or 0.0
-        if not has_ended:
-            return checked_text(observation, "step")
-        return checked_end(Done(self._reward, info.get("is_correct")))
 
 
 def checked_text(text: Any, method: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from stages.engines.policies.tokenizers import render_chat
+from stages.engines.policies.tokenizers import encode_plain, render_chat
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatFrame, ChatPrompt, PlainPrompt, TextFrame
 
@@ -106,13 +106,11 @@ def encode_observation(
     most = TOKEN_CHARACTERS * max_tokens
     if len(text) > 2 * most:
         text = f"{text[:most]}{CUT}{text[-most:]}"
-    refused = {*tokenizer.all_special_ids, *end_tokens}
-    refused |= {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    refused = {tokenizer.unk_token_id, *end_tokens}
 
     def encoded(part: str) -> list[int]:
-        # `<|im_end|>` as ordinary characters. Text without another token, such as unknown characters, is left out.
-        ids = tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True, verbose=False)
-        return [token for token in ids if token not in refused]
+        # Unknown characters and ordinary text that ends a turn are left out.
+        return [token for token in encode_plain(tokenizer, part) if token not in refused]
 
     ids, mark = encoded(_UNWANTED.sub("", text)), encoded(CUT)
     kept = max_tokens - len(mark)

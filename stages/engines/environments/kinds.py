@@ -11,10 +11,10 @@ from typing import Any
 from stages.engines.environments.protocol import Environment
 from stages.foundations.errors import UserError
 from stages.foundations.machine import from_root
+from stages.foundations.packages import require_package
 from stages.foundations.params import (
     CustomEnvironment,
     EnvironmentParams,
-    GymEnvironment,
     ReasoningGymEnvironment,
     ToolsEnvironment,
     VerifiersEnvironment,
@@ -30,10 +30,6 @@ def make_environment(params: EnvironmentParams, problem: Mapping[str, Any], seed
 
             return tools_environment.build(params, problem, seed)
         case CustomEnvironment():
-            from stages.engines.environments import custom_environment
-
-            return custom_environment.build(params, problem, seed)
-        case GymEnvironment():
             from stages.engines.environments import custom_environment
 
             return custom_environment.build(params, problem, seed)
@@ -57,6 +53,7 @@ def worker_options(params: EnvironmentParams) -> dict[str, Any]:
         case ReasoningGymEnvironment():
             from stages.engines.environments import reasoning_gym_environment
 
+            require_package("reasoning_gym", "prompt.environment.kind: reasoning_gym")
             return {"prepare": reasoning_gym_environment.prepare}
         case VerifiersEnvironment():
             from stages.engines.environments import verifiers_environment

@@ -1,4 +1,4 @@
-"""The process of one program of the tool `python` with `sandbox: confined`: it confines itself, then runs its input.
+"""The process of one program of the tool `python`: it confines itself, then runs its input.
 
 Its output is the program's output and nothing else, so a program can forge no message of this project.
 

@@ -1,12 +1,8 @@
 """Runs programs of the policy, each in a separate sandbox: `run_program` for the tool `python`.
 
 A worker of environments is confined and can start no process. So before it confines itself it starts a helper (this
-module as a program), which starts one guest for each program:
-
-- `monty`: an interpreter in Rust for a part of Python (package pydantic-monty). Its process is confined as well.
-  Each program has a new session, a fixed clock and seeded random numbers, so it always prints the same.
-- `confined`: CPython with the installed packages, in a new confined process (program_guest.py). Python's random
-  numbers, hashes and addresses are fixed; the clock is not.
+module as a program). For each program the helper starts a guest: CPython with the installed packages, in a new
+confined process (program_guest.py). Python's random numbers, hashes and addresses are fixed; the clock is not.
 
 Helper and worker exchange JSON lines. A guest has no access to them: the helper reads nothing but its output.
 """
@@ -21,11 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -43,7 +35,6 @@ PATIENCE = 5.0
 """Ratio of wall clock to computing time after which a program is ended: it sleeps, or waits for itself. A worker counts
 as stalled only at a higher ratio."""
 _HELPER, _GUEST = "stages.engines.environments.python_programs", "stages.engines.environments.program_guest"
-_MONTY_FOLDER = Path(__file__).parent / "monty_process"
 _FIXED_ADDRESSES = 0x0040000
 """ADDR_NO_RANDOMIZE of personality(2): a program that prints an address prints the same one each time."""
 _helper: subprocess.Popen[bytes] | None = None
@@ -53,17 +44,12 @@ class HelperEnded(BaseException):
     """Ends the worker, which the pool replaces. No Exception, because those count as faults of the episode."""
 
 
-def check_sandbox(sandbox: str) -> None:
-    """UserError where this machine cannot run the sandbox."""
-    if sandbox == "monty":
-        if find_spec("pydantic_monty") is None:
-            raise UserError(
-                "sandbox: monty needs package pydantic-monty: `make set-up`, or `pip install 'retrace[tools]'`"
-            )
-    elif missing := lacking():
+def check_sandbox() -> None:
+    """UserError where this machine cannot confine programs."""
+    if missing := lacking():
         raise UserError(
-            f"sandbox: confined cannot be used here, because this kernel does not restrict {'; '.join(missing)}: use "
-            "Linux 5.13 or newer on x86-64 or aarch64 outside of containers that switch it off, or set sandbox: monty"
+            f"the tool python cannot be used here, because this kernel does not restrict {'; '.join(missing)}: use "
+            "Linux 5.13 or newer on x86-64 or aarch64 outside of containers that switch it off"
         )
 
 
@@ -73,16 +59,11 @@ def start() -> None:
     command = [sys.executable, "-s", "-P", "-B", "-m", _HELPER, str(os.getpid())]
     path = os.pathsep.join([str(PROJECT), *filter(None, sys.path)])
     _helper = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        # The library starts its interpreter here.
-        cwd=_MONTY_FOLDER,
-        env={**os.environ, "PYTHONPATH": path},
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
     )
 
 
-def run_program(sandbox: str, program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, bool]:
+def run_program(program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, bool]:
     """Returns what the program printed, and whether it failed; the last line then begins with `error: `.
 
     `seconds` are computing time. Nothing of a program that exceeds them is returned, as that would depend on the
@@ -91,7 +72,7 @@ def run_program(sandbox: str, program: str, seed: int, memory_mib: int, seconds:
     if _helper is None:
         start()
     assert _helper is not None and _helper.stdin is not None and _helper.stdout is not None
-    request = {"sandbox": sandbox, "program": program, "seed": seed, "memory_mib": memory_mib, "seconds": seconds}
+    request = {"program": program, "seed": seed, "memory_mib": memory_mib, "seconds": seconds}
     _helper.stdin.write(json.dumps(request).encode() + b"\n")
     _helper.stdin.flush()
     line = _helper.stdout.readline()
@@ -123,17 +104,16 @@ def _main(parent: int) -> None:
         answers.flush()
 
 
-def _run(sandbox: str, program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, bool]:
-    check_sandbox(sandbox)
+def _run(program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, bool]:
+    check_sandbox()
     # Half a character, which the text of a policy may contain, becomes a question mark.
     program = program.encode("utf-8", "replace").decode()
-    run = _run_monty if sandbox == "monty" else _run_confined
-    output, error = run(program, seed, memory_mib, seconds)
+    output, error = _run_guest(program, seed, memory_mib, seconds)
     output, error = output.rstrip("\n"), " ".join(error.split())[:_ERROR_CHARACTERS]
     return "\n".join(filter(None, [output, error and f"error: {error}"])), bool(error)
 
 
-def _run_confined(program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, str]:
+def _run_guest(program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, str]:
     # Without `site`, which takes as long as the rest of the start; the paths it would add are given.
     command = [sys.executable, "-S", "-s", "-P", "-B", "-m", _GUEST, str(os.getpid()), str(memory_mib), str(seed)]
     environment = {"PYTHONPATH": os.environ["PYTHONPATH"], "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
@@ -160,75 +140,7 @@ def _run_confined(program: str, seed: int, memory_mib: int, seconds: float) -> t
     return output, "" if code == 0 else f"exit code {code}" if code > 0 else f"signal {-code}"
 
 
-def _run_monty(program: str, seed: int, memory_mib: int, seconds: float) -> tuple[str, str]:
-    from pydantic_monty import MontyCrashedError, MontyError, MontySyntaxError
-
-    printed: list[str] = []
-
-    def keep(_: str, text: str) -> None:
-        printed.append(text)
-        if sum(map(len, printed)) > OUTPUT_CHARACTERS:
-            # An exception here would be raised only when the program has ended.
-            with suppress(psutil.NoSuchProcess):
-                interpreter.kill()
-
-    limits = {"max_feed_duration_secs": PATIENCE * seconds, "max_memory": memory_mib << 20}
-    policy: Any = {"datetime": _CLOCK, "sleep": "zero", "random_start": {"seed": seed}}
-    error = ""
-    # Closing the session of a killed interpreter may raise as well.
-    with suppress(MontyCrashedError), ExitStack() as stack:
-        session, interpreter = _open_session(stack, limits, policy)
-        is_over = stack.enter_context(_ended_after(seconds, interpreter.pid))
-        try:
-            # The value of the last line would be sent here, however large.
-            session.feed_run(program + "\nNone", print_callback=keep)
-        except MontyCrashedError:
-            error = _CRASHED
-        except MontySyntaxError as failure:
-            error = f"SyntaxError: {failure}"
-        except MontyError as failure:
-            error = str(failure)
-    output = "".join(printed)
-    # Killed, or about to die.
-    if is_over() or len(output) > OUTPUT_CHARACTERS or error == _CRASHED:
-        _monty.cache_clear()
-    if is_over() or error.startswith("TimeoutError: feed"):
-        return "", TOO_LONG
-    if len(output) > OUTPUT_CHARACTERS:
-        return output[:OUTPUT_CHARACTERS], _TOO_MUCH
-    return output, "" if error in ("SystemExit", "SystemExit: 0") else error
-
-
-_CLOCK = datetime(2000, 1, 1, tzinfo=UTC)
-_CRASHED, _TOO_MUCH = "the interpreter crashed", f"it printed more than {OUTPUT_CHARACTERS:,} characters"
-
-
-def _open_session(stack: ExitStack, limits: Any, policy: Any) -> tuple[Any, psutil.Process]:
-    """Returns a session and its process: of a new pool where the process was killed while it was idle."""
-    from pydantic_monty import MontyError
-
-    failure = "its process ends at once"
-    for _ in range(2):
-        pool, interpreter = _monty()
-        try:
-            session = stack.enter_context(pool.checkout(limits=limits, os_policy=policy))
-            # A pool may have replaced the process itself.
-            if interpreter.is_running():
-                return session, interpreter
-        except MontyError as error:
-            failure = str(error)
-        _monty.cache_clear()
-    raise UserError(f"sandbox: monty cannot start here ({failure}): set sandbox: confined")
-
-
-@cache
-def _monty() -> tuple[Any, psutil.Process]:
-    """Returns a pool of one process, which is used for one program after another, and that process."""
-    from pydantic_monty import Monty
-
-    pool = Monty(binary_path=sys.executable, max_processes=1).__enter__()
-    # Of the children the newest: an earlier one may not have been collected yet.
-    return pool, max(psutil.Process().children(), key=psutil.Process.create_time)
+_TOO_MUCH = f"it printed more than {OUTPUT_CHARACTERS:,} characters"
 
 
 @contextmanager

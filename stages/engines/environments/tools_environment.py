@@ -1,7 +1,7 @@
 """The environment `tools`: the policy's turns call tools, and its answer goes to the verifier.
 
 A mistake of the policy gives an observation of one line, `error: ...`. Mistakes are a call that cannot be parsed, an
-unknown tool, wrong arguments, and an exception or a limit inside a sandbox. The calculator is for small policies with
+unknown tool, wrong arguments, and an exception or a limit inside the sandbox. The calculator is for small policies with
 few tokens, so its errors are letters: `e` malformed, `b` busy; and `x` where no tool is there.
 
 Tools get the arguments of a call and nothing else: neither the problem nor its answer. They keep nothing between calls.
@@ -10,7 +10,6 @@ Tools get the arguments of a call and nothing else: neither the problem nor its 
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from collections.abc import Mapping
@@ -19,7 +18,6 @@ from typing import Any
 
 from stages.engines.environments.protocol import Done, Observation
 from stages.engines.environments.python_programs import TOO_LONG, check_sandbox, run_program, start
-from stages.engines.environments.search_tool import load_index
 from stages.engines.tool_schemas import argument_fault, tool_schemas
 from stages.engines.workers.custom_function_worker import load
 from stages.foundations.params import (
@@ -27,15 +25,12 @@ from stages.foundations.params import (
     FunctionTool,
     MarkedCalls,
     PythonTool,
-    SearchTool,
     ToolsEnvironment,
     custom_file,
 )
 from stages.foundations.seeds import derive_seed
 
 CALLS_IN_A_TURN = 8
-_SEARCHED = "RETRACE_SEARCHED"
-"""Variable with the files of tools that search."""
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 """As Qwen and Hermes write calls. A turn may end before the closing tag."""
 _OPERATION = re.compile(r"\s*(-?\d{1,100})\s*([-+*/])\s*(-?\d{1,100})\s*")
@@ -48,21 +43,10 @@ def worker_options(params: ToolsEnvironment) -> dict[str, Any]:
     UserError where a tool is not usable: its schema, its file or, on this machine, its sandbox.
     """
     tool_schemas(params)
-    sandboxes = [tool.sandbox for tool in params.tools.values() if isinstance(tool, PythonTool)]
-    for sandbox in sandboxes:
-        check_sandbox(sandbox)
-    searched = [str(custom_file(tool.file)) for tool in params.tools.values() if isinstance(tool, SearchTool)]
-    return {
-        "environment": {"PYTHONHASHSEED": "0", _SEARCHED: os.pathsep.join(searched)},
-        "prepare": load_indexes if searched else None,
-        "start": start if sandboxes else None,
-    }
-
-
-def load_indexes() -> None:
-    """Reads the documents of tools that search before a worker is ready: a step's time limit may be short."""
-    for name in os.environ[_SEARCHED].split(os.pathsep):
-        load_index(custom_file(name))
+    runs_programs = any(isinstance(tool, PythonTool) for tool in params.tools.values())
+    if runs_programs:
+        check_sandbox()
+    return {"environment": {"PYTHONHASHSEED": "0"}, "start": start if runs_programs else None}
 
 
 def build(params: ToolsEnvironment, problem: Mapping[str, Any], seed: int) -> Tools:
@@ -131,17 +115,12 @@ class Tools:
         match self._params.tools[name]:
             case CalculatorTool(busy_fraction=busy_fraction):
                 return calculate(arguments["expression"], busy_fraction, seed)
-            case PythonTool(sandbox=sandbox):
+            case PythonTool():
                 workers = self._params.workers
-                text, has_failed = run_program(
-                    sandbox, arguments["code"], seed, workers.memory_mib, workers.timeout_seconds
-                )
+                text, has_failed = run_program(arguments["code"], seed, workers.memory_mib, workers.timeout_seconds)
                 if has_failed:
                     raise CallError(text)
                 return text or "(no output: use print)"
-            case SearchTool(file=file, results=results, result_characters=characters):
-                found = load_index(custom_file(file)).search(arguments["query"], results, characters)
-                return "\n".join(found) or "nothing found"
             case FunctionTool() as tool:
                 return call_function(tool, arguments, seed)
 

@@ -63,7 +63,7 @@ class TurnSampler:
         """Wraps a sampler of the policy in `policy_folder`. UserError when its tokenizer gives no frame."""
         assert prompt.environment is not None
         tokenizer = load_tokenizer(policy_folder)
-        ends = read_end_tokens(policy_folder, tokenizer)
+        ends = read_end_tokens(policy_folder, tokenizer, prompt)
         frame = make_frame(tokenizer, prompt, ends)
         return cls(inner, EnvironmentPool(prompt.environment), tokenizer, frame, ends)
 

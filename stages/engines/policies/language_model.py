@@ -19,32 +19,49 @@ from stages.engines.policies.forward_probe import check_training_forward
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.policies.policy_folders import DTYPES, load_policy, model_without_weights, save_policy
 from stages.engines.policies.statistics import PolicyStatistics, policy_statistics, use_varlen_attention
-from stages.engines.policies.tokenizers import load_tokenizer
+from stages.engines.policies.tokenizers import adopt_prompt, encode_response, load_tokenizer
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
 from stages.engines.trainers.protocol import TrainedModel, Trainer
+from stages.foundations.params import ChatPrompt, PlainPrompt
 
 FILLER = pack([TokenSequence([0], [0])])
 """One token to learn, not zero: an empty batch would use no weight, but ranks reduce the gradients of all weights."""
 
 
 def language_model(
-    policy_folder: Path, params: TorchTrainerParams | DeepspeedTrainerParams
+    policy_folder: Path,
+    params: TorchTrainerParams | DeepspeedTrainerParams,
+    prompt: PlainPrompt | ChatPrompt | None = None,
 ) -> TrainedModel[ResponseBatch, PolicyStatistics]:
     """Returns the policy of a folder in float32, with gradient checkpointing and compiled layers if `params` says so.
 
-    It is saved as a policy folder again, with its tokenizer. UserError when the folder is not a policy, or if training
-    would compute wrong log-probs for it: see `forward_probe`. With many ranks, rank 0 measures for all.
+    It is saved as a policy folder again, with its tokenizer. The folder also gets the template of `prompt` and the
+    token that ends a response after it, so that other programs prompt and stop as in training. UserError when the
+    folder is not a policy, or if training would compute wrong log-probs for it: see `forward_probe`. With many ranks,
+    rank 0 measures for all.
     """
     model, tokenizer, device = load_to_train(policy_folder, params)
     if is_rank_0():
         check_training_forward(model, policy_folder, device)
     set_up_layers(model, params)
+    if prompt:
+        _adopt_prompt(model, tokenizer, prompt)
 
     def save(weights: Mapping[str, Tensor], folder: Path) -> None:
         save_policy(model, tokenizer, folder, weights)
 
     ends = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     return TrainedModel(model, policy_statistics, save, FILLER, ends, pair_cost=_pair_cost(model))
+
+
+def _adopt_prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: PlainPrompt | ChatPrompt) -> None:
+    adopt_prompt(tokenizer, prompt)
+    settings, (*_, end) = model.generation_config, encode_response(tokenizer, "", prompt)
+    if settings is None:
+        return
+    ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+    if end not in ends:
+        settings.eos_token_id = [*(one for one in ends if one is not None), end]
 
 
 def load_to_train(

@@ -7,7 +7,6 @@ LoRA. Source: Hu et al. (arXiv 2106.09685); the scale of `rslora`: Kalajdzievski
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from stages.engines.policies.language_model import is_rank_0
 from stages.engines.trainers.params import LoraParams
 from stages.engines.trainers.protocol import Adapters, TrainedModel
 from stages.foundations.errors import UserError
+from stages.foundations.packages import require_package
 
 ADAPTER = "default"
 """peft's name for the only adapter."""
@@ -32,11 +32,7 @@ def with_lora(model: TrainedModel, params: LoraParams, seed: int) -> TrainedMode
     Equal seeds give equal weights on every rank. UserError when peft is not installed, for a target that the model does
     not have, and for a rank that is larger than a target's matrix.
     """
-    if importlib.util.find_spec("peft") is None:
-        raise UserError(
-            "adapter.kind is lora, but peft is not installed: `make repro RECIPE=NAME` installs it for recipes that "
-            "name it; or run `.venv/bin/python -m pip install peft`"
-        )
+    require_package("peft", "adapter.kind: lora")
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.lora import LoraLayer
 

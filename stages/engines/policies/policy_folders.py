@@ -6,13 +6,14 @@ GGUF files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import (
@@ -44,6 +45,8 @@ _BROKEN = (
     *(SafetensorError, StrictDataclassError),
 )
 """Exceptions of transformers for invalid configs or weights; running out of memory is not one of them."""
+PACKED = 16
+"""Parameters that one stored number may hold: quantised weights are packed, 8 numbers of 4 bits in one int32."""
 NAMED = 3
 """Number of weights that an error about many of them names."""
 
@@ -76,7 +79,7 @@ def load_config(folder: Path) -> PretrainedConfig:
     """Returns the config of a policy folder; UserError when it is not a policy."""
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except _BROKEN as error:
         raise _not_a_policy(folder, error) from error
 
 
@@ -154,12 +157,38 @@ def count_policy(folder: Path) -> dict[str, int]:
 
     Warns early if training would reject it: it may be meant only for sampling with vLLM.
     """
+    _check_sizes(folder)
     model, tokenizer = load_policy(folder, torch.float32)
     try:
         check_training_forward(model, folder, model.device)
     except UserError as error:
         say(f"WARNING: only vLLM can sample this policy, and stages that train will reject it: {error}")
     return {"policy/parameters": model.num_parameters(), "policy/vocabulary": len(tokenizer)}
+
+
+def _check_sizes(folder: Path) -> None:
+    """Raises UserError when config.json describes far more weights than there are: loading would allocate them all."""
+    config, sizes = load_config(folder), []
+    try:
+        for file in folder.glob("*.safetensors"):
+            with safe_open(file, "pt") as weights:
+                names = weights.keys()
+                sizes += [math.prod(weights.get_slice(name).get_shape()) for name in names]
+        # A file has weights for each of its layers, so more layers than weights are a mistake. Building the model would
+        # not end, even on the device `meta`.
+        layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+        if sizes and layers > len(sizes):
+            raise ValueError(f"config.json has num_hidden_layers {layers}, and the weights are {len(sizes)} tensors")
+        with torch.device("meta"), no_init_weights():
+            described = AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
+    # On the device `meta` nothing is allocated: a RuntimeError means sizes that no tensor can have.
+    except (*_BROKEN, RuntimeError) as error:
+        raise _not_a_policy(folder, error) from error
+    if sizes and described > PACKED * sum(sizes):
+        raise UserError(
+            f"config.json of {folder} describes {described:,} parameters, and the weights there have {sum(sizes):,}: "
+            "correct its sizes (vocab_size, hidden_size, ...), or use the weights that belong to it"
+        )
 
 
 def save_policy(

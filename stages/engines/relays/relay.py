@@ -48,7 +48,7 @@ AHEAD = 2
 RELAY_THREADS = 5
 """Threads of a relay: one fetches, the others serve its chunks."""
 DAMAGED_CHUNKS = 3
-"""Without an answer from a relay for this long, it counts as silent."""
+"""After so many damaged chunks from one relay, the one before it is asked."""
 GUARD = "stages.engines.relays.guards"
 
 

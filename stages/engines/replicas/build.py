@@ -31,4 +31,4 @@ def build_sampler(
             from stages.engines.replicas.replicated_sampler import ReplicatedSampler
 
             return ReplicatedSampler(params, policy_folder, prompt)
-    return with_turns(build.build_sampler(params, policy_folder, mismatch), prompt, policy_folder)
+    return with_turns(build.build_sampler(params, policy_folder, mismatch, prompt), prompt, policy_folder)

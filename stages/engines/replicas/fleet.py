@@ -23,7 +23,7 @@ from pathlib import Path
 from platform import node as this_host
 from typing import Any
 
-from stages.engines.distributed.ranked_actors import LONGEST_STEP, PatientClock
+from stages.engines.distributed.waiting import LONGEST_STEP, PatientClock
 from stages.engines.replicas.replica import Name, Orders, ReplicaActor, Report
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams, TorchSamplerParams, VllmSamplerParams
@@ -399,7 +399,7 @@ def build_replica_sampler(
             f"{policy_folder} is not on {this_host()}: the project must be on a file system that all nodes of the "
             "cluster share, under the same path"
         )
-    return with_turns(build_sampler(params, policy_folder), prompt, policy_folder)
+    return with_turns(build_sampler(params, policy_folder, None, prompt), prompt, policy_folder)
 
 
 def gpus_each(params: SamplerParams, count: int, others: int, total: float) -> float:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.engines.distributed.ray_session import ray_session, this_node, total_gpus
+from stages.engines.distributed.waiting import MOST_BUSY_SECONDS, MOST_IDLE_SECONDS, Watch
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
 from stages.engines.relays.relay import RelayChain
 from stages.engines.replicas.fleet import Died, Fleet, Reported, Started, gpus_each, spec_of
@@ -55,6 +56,7 @@ class ReplicatedSampler:
         self._pulled: dict[int, int | None] = {}
         """The version of weights that each replica has, by its last report."""
         self._in_flight: dict[int, int] = {}
+        self._watch, self._decoded = Watch("sampler.replicas"), 0
         replicas = params.replicas.count
         with ExitStack() as stack:
             cpus = getattr(params, "threads", getattr(params, "tensor_parallel", 1))
@@ -183,13 +185,26 @@ class ReplicatedSampler:
                     self._forget(event)
                     news.append((replica, {}, lost))
         self._chain.poll()
+        self._check_progress()
         for replica, ordered in self._ordered.items():
             if ordered != self._published and not self._in_flight[replica] and self._is_near(replica):
                 self._fleet.order(replica, Orders(pull=self._published))
                 self._ordered[replica] = self._published
         return news
 
+    def _check_progress(self) -> None:
+        """Logs the state while nothing changes; StuckError at the limit of the wait."""
+        in_flight, started = sum(self._in_flight.values()), self._fleet.started()
+        standing = (
+            f"{len(started)} of {self.params.replicas.count} replicas have started, with weights "
+            f"{list(self._pulled.values())} of {self._published}, and {in_flight} responses are under way after "
+            f"{self._decoded} decode steps"
+        )
+        is_busy = in_flight or len(started) < self.params.replicas.count
+        self._watch.look(standing, MOST_BUSY_SECONDS if is_busy else MOST_IDLE_SECONDS)
+
     def _note(self, replica: int, report: Report) -> None:
+        self._decoded += report.decode_steps
         self._in_flight[replica] -= len(report.ended) + len(report.withdrawn)
         self._pulled[replica] = report.version
         # -1 is not a number of weights, so the next poll orders the pull again.

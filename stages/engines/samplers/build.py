@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from stages.engines.samplers.params import Mismatch, RayReplicas, SamplerParams, TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import Sampler
 from stages.foundations.errors import UserError
-from stages.foundations.params import chosen
+from stages.foundations.params import ChatPrompt, PlainPrompt, chosen
 from stages.observe.quick_imports import quick_imports
 
 if TYPE_CHECKING:  # the hub of the asynchronous loop samples too, and has no torch
@@ -23,9 +23,14 @@ if TYPE_CHECKING:  # the hub of the asynchronous loop samples too, and has no to
 
 
 def build_sampler(
-    params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path, mismatch: Mismatch | None = None
+    params: TorchSamplerParams | VllmSamplerParams,
+    policy_folder: Path,
+    mismatch: Mismatch | None = None,
+    prompt: PlainPrompt | ChatPrompt | None = None,
 ) -> Sampler:
     """Returns the sampler that `params` describes; it holds the policy of `policy_folder` as version 0.
+
+    The token that closes a turn in the template of `prompt` ends a response too.
 
     With a `mismatch` the built-in sampler's weights differ from those that it gets; other samplers raise ValueError.
     """
@@ -34,14 +39,14 @@ def build_sampler(
             with quick_imports():
                 from stages.engines.samplers.torch_sampler import TorchSampler
 
-            return TorchSampler.from_folder(params, policy_folder, mismatch)
+            return TorchSampler.from_folder(params, policy_folder, mismatch, prompt)
         case VllmSamplerParams():
             # A real engine already has a mismatch, from which one made on purpose could not be distinguished.
             if mismatch:
                 raise ValueError("a mismatch is simulated in the built-in sampler: take sampler.kind torch")
             from stages.engines.samplers.vllm_sampler import VllmSampler
 
-            return VllmSampler(params, policy_folder)
+            return VllmSampler(params, policy_folder, prompt)
 
 
 def context_tokens(params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path) -> float:

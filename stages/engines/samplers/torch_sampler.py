@@ -28,6 +28,7 @@ from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajector
 from stages.engines.samplers.stop_strings import StopStrings
 from stages.engines.samplers.torch_decoding import TorchDecoding
 from stages.engines.samplers.transformers_decoding import TransformersDecoder, TransformersDecoding, padded_logprobs
+from stages.foundations.params import ChatPrompt, PlainPrompt
 from stages.observe.progress import say
 
 SMALL_POLICY = 8_000_000
@@ -73,7 +74,11 @@ class TorchSampler:
 
     @classmethod
     def from_folder(
-        cls, params: TorchSamplerParams, policy_folder: Path, mismatch: Mismatch | None = None
+        cls,
+        params: TorchSamplerParams,
+        policy_folder: Path,
+        mismatch: Mismatch | None = None,
+        prompt: PlainPrompt | ChatPrompt | None = None,
     ) -> TorchSampler:
         """Builds a sampler of the policy in `policy_folder`. Raises UserError if its probabilities would be wrong."""
         model, tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
@@ -82,7 +87,7 @@ class TorchSampler:
             family = model.config.model_type
             say(f"the torch sampler runs {family} through transformers, which is slow: `sampler.kind: vllm` is faster")
         stops = StopStrings(tokenizer, params.stop) if params.stop else None
-        return cls(params, model, read_end_tokens(policy_folder, tokenizer), mismatch, stops)
+        return cls(params, model, read_end_tokens(policy_folder, tokenizer, prompt), mismatch, stops)
 
     def stream(self, trajectories: Sequence[Trajectory], settings: SamplingSettings) -> Iterator[tuple[int, Sample]]:
         decoder = self._decoder()

@@ -24,7 +24,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -58,6 +58,8 @@ from stages.engines.samplers.stop_strings import StopStrings, why_ended
 from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
 from stages.foundations.errors import UserError
 from stages.foundations.machine import variables_set
+from stages.foundations.packages import require_package
+from stages.foundations.params import ChatPrompt, PlainPrompt
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import say
 
@@ -88,18 +90,16 @@ per engine, the verifier of this process would otherwise start half of its worke
 class VllmSampler:
     """Implements `stages.engines.samplers.protocol.Sampler`."""
 
-    def __init__(self, params: VllmSamplerParams, policy_folder: Path) -> None:
-        if importlib.util.find_spec("vllm") is None:
-            raise UserError(
-                "sampler.kind is vllm, but vLLM is not installed: `make repro RECIPE=NAME` installs it for "
-                "recipes that name it; or set `sampler.kind: torch`"
-            )
+    def __init__(
+        self, params: VllmSamplerParams, policy_folder: Path, prompt: PlainPrompt | ChatPrompt | None = None
+    ) -> None:
+        require_package("vllm", "sampler.kind: vllm")
         self.params = params
         # A model that also takes images has a config for each part; only text is sampled.
         whole = load_config(policy_folder)
         config = whole.get_text_config()
         self._family = f"{policy_folder} ({', '.join(whole.architectures or [])}, {whole.model_type})"
-        self.end_tokens = check_policy(policy_folder, config, params.max_model_tokens)
+        self.end_tokens = check_policy(policy_folder, config, params.max_model_tokens, prompt)
         self.stops = StopStrings(load_tokenizer(policy_folder), params.stop) if params.stop else None
         self.vocabulary, self._positions = config.vocab_size, config.max_position_embeddings
         self.policy_version = 0
@@ -173,7 +173,7 @@ class VllmSampler:
         variables = {name: os.environ.get(name, unset) for name, unset in SET_BY_VLLM.items()}
         if not self.is_in_process:
             variables |= {OWNER_VARIABLE: str(os.getpid())} | (CPU_WORKER_ENVIRONMENT if is_cpu else {})
-        with _torch_threads_kept(), variables_set(variables), warnings.catch_warnings():
+        with self._packing_threads(), variables_set(variables), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             from vllm import LLM
             from vllm.model_executor.models.transformers import base
@@ -219,6 +219,15 @@ class VllmSampler:
         """Implements the protocol: see `VllmDecoding`. Raises UserError as `stream` does."""
         self._forget_prefixes()
         return self._decoding(settings, is_stepped=True)
+
+    def _packing_threads(self) -> AbstractContextManager[None]:
+        """Packs weights on a CPU with one thread, whatever number the trainer of this process has set.
+
+        oneDNN packs a matrix for the number of threads, and vLLM keeps its kernels by the matrix's shape alone. A
+        kernel that meets a matrix packed for another number multiplies wrongly, without an error (measured on a small
+        policy: log-probs off by up to 8). Packed for one thread, a product with two is no slower.
+        """
+        return _one_torch_thread() if self.is_in_process and not self._has_gpu else nullcontext()
 
     def _decoding(self, settings: SamplingSettings, is_stepped: bool) -> VllmDecoding:
         if settings.keeps_distributions and not settings.likeliest and not self._can_keep_distributions:
@@ -274,7 +283,8 @@ class VllmSampler:
                 yield from weights.items()
 
         if self.is_in_process:
-            self._llm.collective_rpc("receive_tensors", args=(noted(),))
+            with self._packing_threads():
+                self._llm.collective_rpc("receive_tensors", args=(noted(),))
         else:
             self._send_files(noted())
         # The cache comes last: until here, the source of the weights may need its GPU memory.
@@ -355,9 +365,10 @@ def _free_memory() -> None:
 
 
 @contextmanager
-def _torch_threads_kept() -> Iterator[None]:
+def _one_torch_thread() -> Iterator[None]:
     """Restores `torch.set_num_threads`, which vLLM's CPU worker replaces for the whole process by an empty function."""
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -544,7 +555,9 @@ def _likeliest_logprobs(flat: Any, count: int) -> Tensor:
     return torch.tensor(list(columns), dtype=torch.float32).view(len(places), 2 * count)
 
 
-def check_policy(policy_folder: Path, config: PretrainedConfig, max_model_tokens: int) -> tuple[int, ...]:
+def check_policy(
+    policy_folder: Path, config: PretrainedConfig, max_model_tokens: int, prompt: PlainPrompt | ChatPrompt | None = None
+) -> tuple[int, ...]:
     """Returns the end tokens. Raises UserError if tokenizer, config and `sampler.max_model_tokens` do not fit."""
     tokenizer = load_tokenizer(policy_folder)
     check_tokenizer_fits(tokenizer, config.vocab_size, policy_folder)
@@ -555,7 +568,7 @@ def check_policy(policy_folder: Path, config: PretrainedConfig, max_model_tokens
         )
     if not weight_names(policy_folder):
         raise UserError(f"{policy_folder} holds no safetensors weights: run `dvc repro base` to make a policy")
-    return read_end_tokens(policy_folder, tokenizer)
+    return read_end_tokens(policy_folder, tokenizer, prompt)
 
 
 def transformers_reference(policy_folder: Path, device: torch.device, most_tokens: int) -> Reference | None:

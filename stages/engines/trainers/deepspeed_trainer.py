@@ -16,7 +16,6 @@ The last part locates DeepSpeed's float32 weights and moments of this rank, as `
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import math
@@ -45,6 +44,7 @@ from stages.engines.trainers.protocol import (
 )
 from stages.engines.trainers.shards import ShardReader, require_written_by, shard_of, write_tensors
 from stages.foundations.errors import UserError
+from stages.foundations.packages import require_package
 
 LINEAR = torch.nn.functional.linear
 
@@ -333,11 +333,7 @@ def _spread(module: nn.Module, config: Mapping[str, Any], is_mixed: bool) -> Non
 
 def _check_params(params: DeepspeedTrainerParams, optimizer: AdamwParams | MuonParams) -> AdamwParams:
     """Returns the optimizer's params; UserError for combinations that DeepSpeed does not support."""
-    if importlib.util.find_spec("deepspeed") is None:
-        raise UserError(
-            "trainer.kind is deepspeed, but DeepSpeed is not installed: `make repro RECIPE=NAME` installs it "
-            "for recipes that name it; or set `trainer.kind: torch`"
-        )
+    require_package("deepspeed", "trainer.kind: deepspeed")
     if isinstance(optimizer, MuonParams):
         raise UserError(
             "optimizer.kind is muon, which DeepSpeed does differently from torch: set `optimizer.kind: adamw`, "

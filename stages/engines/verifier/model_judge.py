@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -26,6 +26,7 @@ from stages.engines.policies.tokenizers import decode_response, encode_prompt, e
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sampler, SamplingSettings, sample_prompts
+from stages.engines.turns import without_turns
 from stages.engines.verifier.verifier import Judgement, extract_complete
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, load_section, load_value
@@ -56,7 +57,7 @@ _JUDGEMENT = re.compile(r"Judge?ment\s{0,3}:[\s*\"`]{0,5}(correct|wrong|not_foun
 _VERDICTS = {"correct": Verdict.CORRECT, "wrong": Verdict.WRONG, "not_found": Verdict.UNPARSED}
 
 
-class _Judge:
+class _Judge(AbstractContextManager):
     """A policy that judges responses as `Verifier` does. It owns its sampler; a context manager closes it."""
 
     def __init__(self, sampler: Sampler, tokenizer: PreTrainedTokenizerBase, prompt: PlainPrompt | ChatPrompt) -> None:
@@ -64,9 +65,6 @@ class _Judge:
 
     def close(self) -> None:
         self._sampler.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -120,7 +118,7 @@ def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
     if isinstance(prompt, ChatPrompt):
         prompt = prompt.model_copy(update={"suffix": ""})
     tokenizer = load_tokenizer(policy)
-    sampler = build_sampler(load_section(params, "sampler", SamplerParams), policy)
+    sampler = build_sampler(load_section(params, "sampler", SamplerParams), policy, prompt=without_turns(prompt))
     return ModelJudge(sampler, tokenizer, prompt, load_value(params, "seed"), max_tokens)
 
 

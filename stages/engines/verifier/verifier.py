@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 
 from stages.algorithms.answers.decisions import Question, decide
 from stages.algorithms.answers.extraction import THOUGHT_MARKERS, Extraction, Markers, extract_answer
-from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
+from stages.algorithms.answers.verdicts import STRICT, Judgement, Leniency, Verdict
 from stages.engines.samplers.episodes import environment_verdict
 from stages.engines.samplers.protocol import Episode
 from stages.engines.verifier.math_verify_worker import compare, prepare
@@ -25,7 +25,7 @@ from stages.engines.verifier.params import VerifierParams
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 
 
-class Verifier:
+class Verifier(AbstractContextManager):
     """Judges responses against gold answers. Thread safe; a context manager, `close` ends the workers."""
 
     def __init__(self, params: VerifierParams) -> None:
@@ -55,7 +55,8 @@ class Verifier:
         waiting: dict[Question, Future[Answer]] = {}
         asked: list[tuple[int, Question, str]] = []
         for index, (gold, response) in enumerate(pairs):
-            answer = extract_complete(response, truncated is not None and truncated[index], self._thought_markers)
+            is_truncated = truncated is not None and truncated[index]
+            answer = extract_complete(response, is_truncated, self._thought_markers)
             outcome = decide(gold, answer, require_marker, STRICT if allowed is None else allowed[index])
             if isinstance(outcome, Question):
                 # Responses of a group often give the same answer: equal questions share one comparison.
@@ -63,7 +64,7 @@ class Verifier:
                     waiting[outcome] = self._ask(outcome)
                 asked.append((index, outcome, answer.text or ""))
             else:
-                judgements[index] = Judgement(outcome.verdict, outcome.extracted, outcome.path, outcome.reason)
+                judgements[index] = outcome
         # The only place that waits: workers have computed while the rules decided the other pairs.
         for index, question, extracted in asked:
             verdict, reason = self._verdict(waiting[question])
@@ -82,9 +83,6 @@ class Verifier:
     def close(self) -> None:
         """Ends the workers; comparisons that are still waiting fail with RuntimeError."""
         self._pool.close()
-
-    def __enter__(self) -> Verifier:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -126,18 +124,6 @@ def extract_complete(response: str, is_truncated: bool, thought_markers: Markers
     if is_truncated and answer.text is not None and not answer.is_delimited:
         return Extraction(None, "truncated")
     return answer
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The verifier's result for one response."""
-
-    verdict: Verdict
-    extracted: str | None
-    """The answer as written in the response; None if there is none."""
-    path: str
-    """The part that decided: `extraction`, `exact`, `math_verify` or `environment`."""
-    reason: str
 
 
 def overruled(judgement: Judgement, episode: Episode | None) -> Judgement:

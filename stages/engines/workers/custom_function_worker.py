@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from stages.foundations.errors import UserError
 
 ROWS = "rows"
 """A function whose first parameter has this name takes all rows at once, as a list of mappings."""
+PART_NAME = re.compile(r"\w[\w. -]*")
+"""Name of a part of a reward. MLflow takes no other characters for a curve, except `:` and `/`."""
 _LONGEST_FAULT = 200
 _loaded: dict[tuple[str, str], Callable[..., Any]] = {}
 
@@ -119,6 +122,8 @@ def _checked(value: Any) -> dict[str, Any]:
             return fault | {"text": _short(value)} if isinstance(value, str) else fault
     if not parts:
         return {"fault": "it returned no part at all"}
+    if value is parts and (wrong := [name for name in parts if not PART_NAME.fullmatch(name)]):
+        return {"fault": f"it returned a part named {wrong[0]!r}: use letters, digits, _, -, . and spaces"}
     return {"value": {name: float(part) for name, part in parts.items()} if value is parts else float(value)}
 
 

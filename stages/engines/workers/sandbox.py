@@ -52,14 +52,12 @@ _NEW_BUT_HARMLESS = (436, 439, 441, 449)
 _LOAD, _EQUAL, _AT_LEAST, _SHARES_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _CREATE_RULES, _ADD_RULE, _RESTRICT = 444, 445, 446
-_ALL_OF_FILES, _EXECUTE, _READ_FILE, _READ_FOLDER = (1 << 13) - 1, 1 << 0, 1 << 2, 1 << 3
+_ALL_OF_FILES, _READ_FILE, _READ_FOLDER = (1 << 13) - 1, 1 << 2, 1 << 3
 """LANDLOCK_ACCESS_FS_* of its first version."""
 _SYSTEM = (
     *("/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system"),
     *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/dev/null", "/dev/zero", "/dev/urandom"),
 )
-_LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
-"""The kernel starts a program through one of these, which needs the right as well."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,11 +71,10 @@ def lacking() -> list[str]:
     return [what for what, is_there in has.items() if not is_there]
 
 
-def confine(code: Iterable[str], program: str | None = None) -> None:
+def confine(code: Iterable[str]) -> None:
     """Rejects network, other processes, all writing, and reading outside of libraries, `stages/` and paths `code`.
 
-    The process may then become `program`, the path of an executable file, and nothing else. OSError where the kernel
-    offers a restriction and then fails to apply it.
+    OSError where the kernel offers a restriction and then fails to apply it.
     """
     if sys.platform != "linux":
         return
@@ -85,9 +82,9 @@ def confine(code: Iterable[str], program: str | None = None) -> None:
     _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     # Files first: the filter of calls rejects all three of Landlock's (444 to 446).
     if _has_landlock():
-        _restrict_files(code, [program, *_LOADERS] if program else [])
+        _restrict_files(code)
     if _has_seccomp():
-        _restrict_calls(may_become=program is not None)
+        _restrict_calls()
 
 
 def _has_seccomp() -> bool:
@@ -101,13 +98,12 @@ def _has_landlock() -> bool:
     return sys.platform == "linux" and _libc.syscall(_CREATE_RULES, None, 0, 1) > 0
 
 
-def _restrict_files(code: Iterable[str], programs: Iterable[str]) -> None:
+def _restrict_files(code: Iterable[str]) -> None:
     handled = ctypes.c_uint64(_ALL_OF_FILES)
     rules = _checked(_libc.syscall(_CREATE_RULES, ctypes.byref(handled), 8, 0))
     readable = dict.fromkeys(_readable(code), _READ_FILE | _READ_FOLDER)
     # Python lists the folders that it imports from.
     readable[_PROJECT] = _READ_FOLDER
-    readable |= dict.fromkeys(programs, _READ_FILE | _EXECUTE)
     for path, rights in readable.items():
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -130,8 +126,8 @@ def _readable(code: Iterable[str]) -> set[str]:
     return {*folders, *libraries, *loader, *code, *_SYSTEM, f"{_PROJECT}/stages"}
 
 
-def _restrict_calls(may_become: bool) -> None:
-    packed = [struct.pack("<HBBI", *one) for one in call_filter(os.uname().machine, may_become)]
+def _restrict_calls() -> None:
+    packed = [struct.pack("<HBBI", *one) for one in call_filter(os.uname().machine)]
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
@@ -140,11 +136,8 @@ def _restrict_calls(may_become: bool) -> None:
     _checked(_libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0))
 
 
-def call_filter(machine: str, may_become: bool = False) -> Iterator[tuple[int, int, int, int]]:
-    """The filter of system calls in BPF: operation, instructions to skip if true and if false, value.
-
-    With `may_become` it allows execve: Landlock then decides on the program.
-    """
+def call_filter(machine: str) -> Iterator[tuple[int, int, int, int]]:
+    """The filter of system calls in BPF: operation, instructions to skip if true and if false, value."""
     column, architecture = _ARCHITECTURES[machine]
     refuse, allow = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
     # Offsets in struct seccomp_data: the number at 0, the architecture at 4, arguments of eight bytes each from 16.
@@ -153,8 +146,7 @@ def call_filter(machine: str, may_become: bool = False) -> Iterator[tuple[int, i
     for number in _NEW_BUT_HARMLESS:
         yield from ((_EQUAL, 0, 1, number), allow)
     yield from ((_AT_LEAST, 0, 1, _FIRST_NEW), (_RETURN, 0, 0, _ERROR | errno.ENOSYS))
-    refused = _REFUSED.replace("execve 59 221", "") if may_become else _REFUSED
-    for number in refused.split()[1 + column :: 3]:
+    for number in _REFUSED.split()[1 + column :: 3]:
         if number != "-":
             yield from ((_EQUAL, 0, 1, int(number)), refuse)
     for _, *numbers, argument, operation, is_refused, values in _by_argument():
@@ -183,7 +175,8 @@ def _by_argument() -> tuple[tuple[Any, ...], ...]:
         ("prlimit64", 302, 261, 0, _EQUAL, False, (0,)),  # 0 is the process itself
         ("prctl", 157, 167, 0, _EQUAL, True, (1,)),  # PR_SET_PDEATHSIG, to outlive the parent
         ("ioctl", 16, 29, 1, _EQUAL, True, (0x5412, 0x541C)),  # TIOCSTI, TIOCLINUX: to type into a terminal
-        ("fcntl", 72, 25, 1, _EQUAL, True, (8, 10, 15)),  # F_SETOWN, F_SETSIG, F_SETOWN_EX: signals to others
+        # F_SETOWN, F_SETSIG, F_SETOWN_EX: signals to others. F_SETPIPE_SZ: a pipe's buffer is outside RLIMIT_AS.
+        ("fcntl", 72, 25, 1, _EQUAL, True, (8, 10, 15, 1031)),
     )
 
 

@@ -25,15 +25,20 @@ from stages.engines.workers.sandbox import confine
 from stages.foundations.errors import UserError
 from stages.observe.lifetime import die_with_parent
 
+OPEN_FILES = 64
+"""Files and pipes that a confined process may have open: a pipe holds 64 KiB of the kernel's memory, which RLIMIT_AS
+does not count. Imports open one file at a time."""
+
 
 def limit(memory_mib: int, may_write_files: bool) -> None:
-    """Caps the address space and forbids core dumps; unless writing is allowed, a write to a file raises OSError.
+    """Caps the address space and forbids core dumps; unless writing is allowed, a write to a file raises OSError, and
+    `OPEN_FILES` can be open.
 
     An existing lower limit is never raised.
     """
     limits = {resource.RLIMIT_AS: memory_mib << 20, resource.RLIMIT_CORE: 0}
     if not may_write_files:
-        limits[resource.RLIMIT_FSIZE] = 0
+        limits |= {resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NOFILE: OPEN_FILES}
     for kind, value in limits.items():
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)

@@ -1,8 +1,10 @@
 """Reads HTML into blocks, without navigation, advertisements, scripts and comments, with formulas as LaTeX.
 
+formulas.py has the forms in which pages write formulas.
+
 Noise is recognised by the HTML element (nav, footer, aside, script), and by words that sites commonly use in class, id
-and role ("sidebar", "share"). No rule names a site. The same words show that an element contains a part of an exercise
-or is a toggle.
+and role ("sidebar", "share") where the content agrees. No rule names a site. Other such words show that an element
+contains a part of an exercise or is a toggle.
 
 `read_structured_data` reads the questions that a page declares to search engines: schema.org's QAPage, in JSON-LD (by
 the JSON library) or in microdata (by the HTML parser). Their texts go through `read_html`. A FAQ is only read as
@@ -14,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from lxml import etree
@@ -21,14 +24,20 @@ from lxml.etree import _Element
 
 from stages.extract_web.blocks import Block, Mark, Page, decoded, tidy
 from stages.extract_web.exercises import Exercise
-from stages.extract_web.labels import HIDES, Label, Part, labelled_part
-from stages.extract_web.page_labels import section_text
-from stages.extract_web.readers.mathml import mathml_to_latex, name_of, names
+from stages.extract_web.labels import HIDES, Label, Part, labelled_part, prefix_label
+from stages.extract_web.page_labels import ASKS, section_text
+from stages.extract_web.readers.formulas import FORMULA, settle, with_formulas
+from stages.extract_web.readers.mathml import name_of, names
 
 KINDS = {"li": "item", "dt": "term", "summary": "toggle", "button": "toggle"}
-MATH_SCRIPT = re.compile(r"math/tex")
 TRIGGERS = names("a span label")
+_SLASHES = ("/", "\u2044")
+"""Between numerator and denominator; the second is `&frasl;`."""
 MAX_LEAD_CHARACTERS = 60
+# Control characters, because `collect_web` removes them from every page and no text needs them.
+_SHIELD = str.maketrans("\\$", "\1\2")
+_UNSHIELD = str.maketrans("\1\2", "\\$")
+"""Code is no formula, and a settled formula is none again: their signs are hidden until the block is whole."""
 MAX_DEPTH = 150
 """Elements nested deeper are left out: three Python frames per level must stay below the interpreter's limit."""
 
@@ -36,6 +45,7 @@ MAX_DEPTH = 150
 def read_html(content: str) -> Page:
     """Returns the page's blocks in reading order; NotHtml when there is nothing to parse."""
     root = parse_html(content)
+    settle(root)
     page = Page()
     _Walk(page).container(root, 0)
     return page.finish()
@@ -50,12 +60,14 @@ class _Walk:
         self.is_blank = True
         self.lead = ""
         self.kind, self.level, self.depth = "paragraph", 0, 0
+        self.judged: dict[_Element, bool] = {}
+        """Boxes named like furniture -> whether their content is an exercise's."""
 
     def flush(self) -> None:
         """Ends the block in progress; blocks without text are not recorded."""
-        text = tidy("".join(self.pieces)) if self.pieces else ""
+        text = _finished("".join(self.pieces)) if self.pieces else ""
         if text:
-            lead = tidy(self.lead)
+            lead = _finished(self.lead)
             # If tidying changed the beginning of the text, the emphasis no longer applies to it.
             lead = lead if text.startswith(lead) else ""
             self.page.blocks.append(Block(text, self.kind, self.level, lead, self.depth))
@@ -85,9 +97,9 @@ class _Walk:
             self.code(element)
             return
         kept = self.kind, self.level, self.depth
-        self.kind, self.level = KINDS.get(name, "paragraph"), HEADINGS.get(name, 0)
-        if self.level:
-            self.kind = "heading"
+        # A button in a heading keeps its level, because its text is the heading's.
+        self.level = HEADINGS.get(name, self.level if name == "button" else 0)
+        self.kind = "heading" if name in HEADINGS else KINDS.get(name, "paragraph")
         self.depth = depth
         start = len(self.page.blocks)
         self.inline(element, depth + 1)
@@ -120,30 +132,27 @@ class _Walk:
     def inline(self, element: _Element, depth: int) -> None:
         """Reads the element's direct text and children, in order."""
         if element.text:
-            # A line end in the source is a space. Only `br` and block elements end lines.
-            self.add(element.text.replace("\n", " "))
+            # A line end in the source is a space, for which `\r` counts too; it also ends a comment of a formula.
+            # Only `br` and block elements end lines.
+            self.add(element.text.replace("\n", "\r"))
         for child in element:
             self.child(child, depth)
             if child.tail:
-                self.add(child.tail.replace("\n", " "))
+                self.add(child.tail.replace("\n", "\r"))
 
     def child(self, element: _Element, depth: int) -> None:
         """Reads one child by its kind: formula, noise, block or inline."""
         name = name_of(element)
-        if name == "math":
-            latex, after = mathml_to_latex(element)
-            self.add((f" ${latex}$" if latex else " ") + after)
+        if name == FORMULA:
+            self.add(" " + (element.text or "").translate(_SHIELD))
         elif not name or depth > MAX_DEPTH:
             return
-        elif name == "script" and MATH_SCRIPT.search(element.get("type") or ""):
-            # MathJax 2 keeps its formulas in scripts, and all other scripts are dropped below.
-            self.add(f" ${(element.text or '').strip()}$ ")
         elif name == "br":
             self.add("\n")
         elif name == "img":
-            self.add(image_text(element))
+            self.add(image_text(element).translate(_SHIELD))
         # Not `body`: a class such as "has-sidebar" there would drop the whole page.
-        elif name in DROPPED or (name != "body" and is_marked_noise(element)):
+        elif name in DROPPED or (name != "body" and self.is_furniture(element)):
             if name in BLOCKS:
                 self.flush()
         elif name in BLOCKS:
@@ -152,9 +161,18 @@ class _Walk:
         else:
             self.inline_child(element, name, depth)
 
+    def is_furniture(self, element: _Element) -> bool:
+        """True for a box that is left out by its name and its content; each is counted."""
+        if not marked_noise(element):
+            return False
+        if element not in self.judged:
+            self.judged |= judged_boxes(element)
+        self.page.boxes_left_out += not self.judged[element]
+        return not self.judged[element]
+
     def inline_child(self, element: _Element, name: str, depth: int) -> None:
         """Reads an element within a line of text."""
-        if is_rendering(element) or (name in TRIGGERS and self.toggle(element, name)):
+        if name in TRIGGERS and self.toggle(element, name):
             return
         if name in ("sup", "sub"):
             self.script_text(element, "^" if name == "sup" else "_", depth)
@@ -163,16 +181,22 @@ class _Walk:
             self.inline(element, depth + 1)
             self.lead = "".join(self.pieces[first:])
         else:
+            first = len(self.pieces)
             self.inline(element, depth + 1)
+            if name == "code":
+                self.pieces[first:] = [piece.translate(_SHIELD) for piece in self.pieces[first:]]
 
     def toggle(self, element: _Element, name: str) -> bool:
-        """A link or button that opens a part becomes a separate label; other buttons are left out."""
+        """A link or button that opens a part becomes a separate label; other buttons are left out.
+
+        False for a button that is the text of a heading, as in an accordion: it may be a question.
+        """
         if not is_toggle(element, name):
             return False
         # An element with that many children is a clickable box, not a label.
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
         is_label = len(text) <= MAX_LEAD_CHARACTERS and labelled_part(text) not in (None, Part.PROBLEM)
-        if not is_label and name != "button":
+        if not is_label and (name != "button" or self.level):
             return False
         self.flush()
         # "Hide" closes a part that another button has opened, while "Hide/Show" is the only button of its part.
@@ -181,9 +205,21 @@ class _Walk:
         return True
 
     def script_text(self, element: _Element, mark: str, depth: int) -> None:
-        """Writes x<sup>2</sup> as x^2: without the mark it would read x2."""
-        text = tidy("".join(element.itertext()))
-        if re.fullmatch(r"[\w+\-−*/().]{1,12}", text) and self.pieces and self.pieces[-1][-1:].strip():
+        """Writes x<sup>2</sup> as x^2, which would read x2 without the mark, and 3<sup>1</sup>/<sub>2</sub> as 3 1/2.
+
+        A subscript right after a slash has no base, so it is the denominator below the superscript before the slash.
+        """
+        text = tidy("".join(element.itertext())).strip("$")
+        following, before = element.getnext(), "".join(self.pieces[-2:]).rstrip()
+        is_over = (element.tail or "").strip() in _SLASHES and following is not None and name_of(following) == "sub"
+        if (mark == "^" and is_over) or (mark == "_" and before.endswith(_SLASHES)):
+            # A blank, because 3 1/2 is not 31/2. Parentheses, because 1/1+x is not 1/(1+x).
+            self.add(" " if mark == "^" and before[-1:].isalnum() else "")
+            is_one = re.fullmatch(r"[\w.]*|\(.*\)", text)
+            self.add("" if is_one else "(")
+            self.inline(element, depth + 1)
+            self.add("" if is_one else ")")
+        elif re.fullmatch(r"[\w+\-−*/().]{1,12}", text) and self.pieces and self.pieces[-1][-1:].strip():
             self.add(mark + (text if len(text) == 1 else "{" + text.replace("−", "-") + "}"))
         else:
             self.inline(element, depth + 1)
@@ -194,29 +230,114 @@ class _Walk:
         start = len(self.page.blocks)
         own = (row for row in table.iter("tr") if next(row.iterancestors("table"), table) is table)
         rows = [[cell for cell in row if name_of(cell) in ("td", "th")] for row in own]
-        lines = [" | ".join(_cell_text(cell) for cell in row) for row in rows if row]
+        lines = [" | ".join(self.cell_text(cell) for cell in row) for row in rows if row]
         captions = [tidy(" ".join(caption.itertext())) for caption in table.iter("caption")]
         self.page.blocks.append(Block("\n".join(filter(None, captions + lines)), "table"))
         self.page.close_container(start)
 
+    def cell_text(self, cell: _Element) -> str:
+        """Returns the text of a table's cell in one line."""
+        walk = _Walk(Page())
+        # As if at half the depth already, because the frames of the page around the table are still on the stack.
+        walk.inline(cell, MAX_DEPTH // 2)
+        walk.flush()
+        self.page.boxes_left_out += walk.page.boxes_left_out
+        return " ".join(block.text.replace("\n", " ") for block in walk.page.blocks)
 
-def _cell_text(cell: _Element) -> str:
-    page = Page()
-    walk = _Walk(page)
-    # As if at half the depth already, because the frames of the page around the table are still on the stack.
-    walk.inline(cell, MAX_DEPTH // 2)
-    walk.flush()
-    return " ".join(block.text.replace("\n", " ") for block in page.blocks)
+
+def _finished(text: str) -> str:
+    return tidy(with_formulas(text).translate(_UNSHIELD)).replace("\u2044", "/")
 
 
-# Without these words 40 false rows come from 11 of the pages that docs/explanation/extraction.md measures.
-NOISE_WORDS = re.compile(
-    r"(?:^|[\s_-])(?:nav|navbar|navigation|menu|breadcrumbs?|sidebar|site-?footer|footer|ads?|advert\w*|sponsor\w*"
-    r"|promo\w*|cookies?|share|sharing|social|related|recommended|newsletter|subscribe|comments?|copyright|licen[cs]e"
-    r"|banner|contentinfo|toolbar|vote|votes|upvotes?|pagination|pager|editsection|byline|avatar|signature|timestamp"
-    r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info|tag-?list|tags|post-?menu|tablist)(?:$|[\s_-])",
-    re.IGNORECASE,
+_LINK_WORDS = (
+    r"nav|navbar|navigation|menu|breadcrumbs?|share|sharing|social|related|recommended|toolbar|tag-?list|tags"
+    r"|pagination|pager|tablist|post-?menu"
 )
+# Without these words 40 false rows come from 11 of the pages that docs/explanation/extraction.md measures.
+_TEXT_WORDS = (
+    r"sidebar|site-?footer|footer|ads?|advert\w*|sponsor\w*|promo\w*|cookies?|newsletter|subscribe|comments?|copyright"
+    r"|licen[cs]e|banner|contentinfo|vote|votes|upvotes?|editsection|byline|avatar|signature|timestamp|userinfo"
+    r"|user-?info|user-?card|poster|postauthor|author-?info"
+)
+NOISE_WORDS = re.compile(rf"(?:^|[\s_-])(?:(?P<links>{_LINK_WORDS})|{_TEXT_WORDS})(?:$|[\s_-])", re.IGNORECASE)
+"""Words of class, id or role of boxes that may be furniture. The first kind has links, the second also sentences."""
+_CONTROLS = names("a button input select textarea iframe form img")
+_SENTENCE = re.compile(r"(?:\S+\s+){2,}\S*[.?!]\s*\Z|=\s*[-−]?\w")
+"""Three words with an end, or an equation."""
+
+
+def judged_boxes(outer: _Element) -> dict[_Element, bool]:
+    """Returns, for each box under `outer` that is named like furniture, whether its content is an exercise's.
+
+    The name of a class is not enough: sites have `related-problem` and `share-text` around exercises. A box is kept if
+    it holds a whole exercise: a problem's label and, later, a solution's. A box named for links is also kept if nothing
+    in it can be clicked and it has a label, a formula or a sentence. One pass, so that nested boxes stay linear.
+    """
+    judged: dict[_Element, bool] = {}
+    opened: list[_Evidence] = []
+    unread = 0
+
+    def read(text: str | None) -> None:
+        if text and not unread and (text := text.strip()):
+            label = prefix_label(text)
+            opened[-1].see(label.part if label else labelled_part(text), text)
+
+    for event, element in etree.iterwalk(outer, events=("start", "end")):
+        name = name_of(element)
+        is_unread = name in DROPPED or (name == "a" and not is_toggle(element, name))
+        if event == "start":
+            found = marked_noise(element)
+            if found:
+                opened.append(_Evidence(element, bool(found["links"])))
+            unread += is_unread
+            opened[-1].has_controls |= name in _CONTROLS
+            opened[-1].has_text |= name == FORMULA and not unread
+            read(element.text)
+            continue
+        unread -= is_unread
+        if element is opened[-1].box:
+            closed = opened.pop()
+            judged[element] = closed.is_exercise()
+            if opened:
+                opened[-1].merge(closed)
+        if element is not outer:
+            read(element.tail)
+    return judged
+
+
+@dataclass(slots=True)
+class _Evidence:
+    """The parts of an exercise that a box holds."""
+
+    box: _Element
+    is_for_links: bool
+    has_controls: bool = False
+    has_text: bool = False
+    has_problem: bool = False
+    has_label: bool = False
+    is_whole: bool = False
+
+    def see(self, part: Part | None, text: str) -> None:
+        """Counts a text outside of links, and its label."""
+        self.has_label |= part in (Part.PROBLEM, Part.SOLUTION, Part.ANSWER)
+        self.is_whole |= self.has_problem and part in (Part.SOLUTION, Part.ANSWER)
+        self.has_problem |= part is Part.PROBLEM
+        self.has_text |= bool(_SENTENCE.search(text) or (ASKS.search(text) and re.search(r"\d", text)))
+
+    def merge(self, inner: _Evidence) -> None:
+        """Adds what a box inside holds."""
+        self.is_whole |= inner.is_whole or (self.has_problem and inner.has_label)
+        self.has_controls |= inner.has_controls
+        self.has_text |= inner.has_text
+        self.has_problem |= inner.has_problem
+        self.has_label |= inner.has_label
+
+    def is_exercise(self) -> bool:
+        """True if the box is content, whatever its class."""
+        is_text = self.is_for_links and not self.has_controls and (self.has_label or self.has_text)
+        return self.is_whole or is_text
+
+
 EMPHASIS = names("b strong em i u")
 """Elements that emphasise the beginning of a text."""
 # Words of quiz software are among them: Moodle writes `generalfeedback` and `rightanswer`.
@@ -242,9 +363,10 @@ def tokens(value: str) -> list[str]:
     return [word.lower() for word in _TOKEN.findall(value)]
 
 
-def is_marked_noise(element: _Element) -> bool:
-    """True for site furniture by class, id or role."""
-    return any((value := element.get(attribute)) and NOISE_WORDS.search(value) for attribute in ("class", "id", "role"))
+def marked_noise(element: _Element) -> re.Match[str] | None:
+    """Returns the word of class, id or role by which the element may be site furniture."""
+    found = (NOISE_WORDS.search(element.get(attribute) or "") for attribute in ("class", "id", "role"))
+    return next(filter(None, found), None)
 
 
 def role(element: _Element) -> str | None:
@@ -276,18 +398,6 @@ def image_text(image: _Element) -> str:
     alternative = " ".join((image.get("alt") or "").split())
     # A picture embedded in the page's source would put kilobytes of base64 into the text.
     return f"![{alternative}]({'' if source.startswith('data:') else source})"
-
-
-def is_rendering(element: _Element) -> bool:
-    """True for a formula that is only visual, hidden from assistive software, beside the same formula as MathML."""
-    if element.get("aria-hidden") != "true":
-        return False
-    return any(
-        other is not None
-        and not (between or "").strip()
-        and (name_of(other) == "math" or other.find(".//math") is not None)
-        for other, between in ((element.getprevious(), ""), (element.getnext(), element.tail))
-    )
 
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}

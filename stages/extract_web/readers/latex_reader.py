@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from stages.algorithms.latex_macros import definitions, expander
 from stages.extract_web.blocks import tidy
 from stages.extract_web.exercises import Exercise
+from stages.extract_web.readers.formulas import of_environment
 
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
 _THEOREM = re.compile(r"\\newtheorem\*?\s*\{([A-Za-z]+)\}\s*(?:\[\w+\])?\s*\{([^{}]{1,60})\}")
@@ -355,9 +356,7 @@ def _without_drawings(latex: str) -> str:
 
 def _formula(found: re.Match[str]) -> str:
     body = next(found[name] for name in ("double", "single", "round", "square", "inner") if found[name] is not None)
-    body = " ".join(re.sub(r"\\label\s*\{[^{}]*\}|\\notag\b|\\nonumber\b", "", body).split())
-    if found["name"] in ("align", "eqnarray", "alignat", "flalign", "gather", "multline"):
-        return f"\n$\\begin{{aligned}} {body} \\end{{aligned}}$\n"
+    body = of_environment(body, found["name"])
     return f"${body}$" if found["single"] or found["round"] else f"\n${body}$\n"
 
 

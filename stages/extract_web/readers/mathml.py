@@ -61,6 +61,8 @@ ESCAPED_BY_MARKDOWN = re.compile(r"\\([|_*#$%&{}\[\]()<>])")
 ENDS_SENTENCE = re.compile(r"^(.*?)((?:[.,;:?!]|\\;)+)$", re.DOTALL)
 LAYOUT = names("mspace mphantom malignmark maligngroup none mprescripts annotation annotation-xml")
 MAX_DEPTH = 100
+MAX_SIZES = 4
+"""Commands for its size around a formula that are removed; MediaWiki writes one."""
 
 
 def mathml_to_latex(math: _Element) -> tuple[str, str]:
@@ -68,14 +70,58 @@ def mathml_to_latex(math: _Element) -> tuple[str, str]:
 
     If the page has a TeX annotation, it is used as it is. Elements nested deeper than 100 are left out.
     """
-    for annotation in math.iter("annotation"):
-        if "tex" in (annotation.get("encoding") or "").lower() and annotation.text:
-            return annotation.text.strip(), ""
+    for annotation in math.iter("{*}annotation"):
+        if _TEX_ENCODING.search(annotation.get("encoding") or "") and annotation.text:
+            return bare_tex(annotation.text), ""
     latex = re.sub(r" {2,}", " ", _join(_children(math, 0))).strip()
     ending = ENDS_SENTENCE.match(latex)
     if ending and not latex.endswith(r"\."):
         return ending[1].rstrip(), ending[2]
     return latex, ""
+
+
+_TEX_ENCODING = re.compile(r"(?:\A|[/-])(?:la)?tex\Z", re.IGNORECASE)
+"""`application/x-tex`, `LaTeX`, and not `text/plain`."""
+_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%[^\r\n]*[\r\n]\s*")
+_PERCENT = re.compile(r"(?<=\d)%")
+_LAST_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%.*", re.DOTALL)
+_DELIMITED = re.compile(r"(\$\$?)(.*)\1|\\\((.*)\\\)|\\\[(.*)\\\]", re.DOTALL)
+_SIZE = re.compile(r"\A\s*\\(?:display|text|script|scriptscript)style(?![A-Za-z])\s*")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_OPEN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*(\\)\Z")
+
+
+def bare_tex(source: str) -> str:
+    r"""Returns a formula's TeX in one line, without comments, delimiters and the commands for its size around it.
+
+    A `%` begins a comment to the end of its line. On the last line it is a percent sign after a digit (`50%`), as there
+    the comment would swallow the formula's end.
+    """
+    if "%" in source:
+        source = _LAST_COMMENT.sub(r"\1", _PERCENT.sub(r"\%", _COMMENT.sub(r"\1 ", source)))
+    delimited = _DELIMITED.fullmatch(source := source.strip())
+    source = next(filter(None, delimited.groups()[1:]), "") if delimited else source
+    for _ in range(MAX_SIZES):
+        inner = _SIZE.sub("", source)
+        if inner.startswith("{") and _SIZE.match(inner[1:]) and _closing(inner) == len(inner) - 1:
+            inner = inner[1:-1]
+        if inner == source:
+            break
+        source = inner.strip()
+    source = " ".join(source.split())
+    # A space that a backslash made at the end: alone the backslash would escape the closing dollar sign.
+    escape = _OPEN_ESCAPE.search(source)
+    return source[: escape.start(1)].rstrip() if escape else source
+
+
+def _closing(source: str) -> int:
+    """Returns the place of the brace that closes the first one, -1 without one."""
+    depth = 0
+    for found in _BRACE.finditer(source):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if not depth:
+            return found.start()
+    return -1
 
 
 def name_of(element: _Element) -> str:

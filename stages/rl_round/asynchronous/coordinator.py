@@ -31,8 +31,7 @@ from stages.rl_round.drawing import (
     signal_fraction,
     trajectories_of,
 )
-from stages.rl_round.loop_methods import AsynchronousLoop
-from stages.rl_round.methods import DynamicSampling
+from stages.rl_round.methods import AsynchronousLoop, DynamicSampling
 from stages.rl_round.problem_order import ProblemCursor, ProblemDraw, problems_at
 from stages.rl_round.records import Batch, Group, Problem, Rollout
 from stages.rl_round.round import Round
@@ -134,6 +133,11 @@ class Coordinator:
         self.pool.given_up.clear()
 
     # Verdicts.
+
+    @property
+    def judging(self) -> int:
+        """Returns the number of responses that wait for a verdict."""
+        return len(self._judging)
 
     def problem_of(self, name: Name) -> Problem:
         """Returns the problem that the member's response answers."""

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
-from stages.engines.distributed.ranked_actors import PatientClock
+from stages.engines.distributed.waiting import MOST_BUSY_SECONDS, MOST_IDLE_SECONDS, StuckError, Watch, watched
 from stages.engines.pieces import seal
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
 from stages.engines.relays.relay import Arrived, RelayChain
@@ -37,7 +37,7 @@ from stages.rl_round.asynchronous.trajectory_pool import Faults, Name, Repacked
 from stages.rl_round.drawing import RoundVerifier, score_samples
 from stages.rl_round.loop.evaluation import is_over, tell
 from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.loop_methods import BestFitRepack
+from stages.rl_round.methods import BestFitRepack
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Problem, Rollout
 from stages.rl_round.round import Round, Trained
@@ -49,10 +49,6 @@ POLL_SECONDS = 0.05
 # Reports come several times a second from each replica: writing them one by one would be a call for a few tokens.
 FLUSH_SECONDS = 1.0
 """The journal contains every token that is older than this."""
-STILL_SECONDS = 60.0
-"""Each time nothing has changed for this long, the log says what the round waits for."""
-MOST_STILL_SECONDS = 600.0
-"""The round is aborted when no process has had work for this long."""
 # Few, because a replica serves nothing after a failed pull until the next one.
 MOST_FAILED_PROBES = 3
 """Failures of one replica in a row; if they repeat after it was replaced, the weights are wrong and not the replica."""
@@ -78,7 +74,7 @@ class Hub:
     """One row per step."""
 
     _flushed_at: float = 0.0
-    _repacked_at: float = 0.0
+    _repacked_at: float = -math.inf
     _repacked_version: int = 0
     """The newest weights at the last check of repack."""
     _started_at: float = field(default_factory=time.time)
@@ -97,10 +93,10 @@ class Hub:
     """Since the last step."""
     _arrived: list[Arrived] = field(default_factory=list)
     """Since the last step."""
-    _clock: PatientClock = field(default_factory=PatientClock)
-    _standing: str = ""
-    _changed_at: float = 0.0
-    _said_at: float = 0.0
+    _watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watch = Watch(self.name)
 
     @property
     def name(self) -> str:
@@ -113,28 +109,37 @@ class Hub:
         done, last = len(self.curve), self.this_round.settings.steps
         for _ in progress(self._steps(), last, self.name, "steps", done=done, curve=self.curve):
             self.coordinator.check_conservation()
-        self._wait_for_trainer()
-
-    def _wait_for_trainer(self) -> None:
-        """Returns when the trainer has the last weights. An earlier attempt may have reported steps and been killed
-        before their checkpoint. Then the trainer has to repeat them."""
+        # An earlier attempt may have reported steps and been killed before their checkpoint: the trainer repeats them.
         while self.trainers.steps_done < len(self.curve):
-            self.trainers.poll()
-            time.sleep(POLL_SECONDS)
+            self._wait()
+
+    def save_model(self, folder: Path) -> None:
+        """Has the trainer write the policy, and waits for it. A trainer that dies meanwhile is replaced."""
+        self.trainers.save_model(folder)
+        while not self.trainers.has_saved:
+            self._wait()
 
     def _steps(self) -> Iterator[int]:
         """Yields each finished step."""
         done = len(self.curve)
         while done < self.this_round.settings.steps and not self._is_over():
             self._order_replicas()
-            for event in self.fleet.poll(POLL_SECONDS, self.trainers.calls):
-                self._take_event(event)
-            self._take_judged()
-            self._train()
-            self._keep_up()
+            self._wait()
+            self._repack(time.monotonic())
             while done < len(self.curve):
                 done += 1
                 yield done
+
+    def _wait(self) -> None:
+        """Waits for the next event, at most `POLL_SECONDS`, and looks after every process. The hub waits nowhere else.
+
+        RuntimeError when nothing has changed for too long.
+        """
+        for event in self.fleet.poll(POLL_SECONDS, self.trainers.calls):
+            self._take_event(event)
+        self._take_judged()
+        self._train()
+        self._keep_up()
 
     def _is_over(self) -> bool:
         """Returns True when patience ends the round; a batch that was taken is trained on all the same."""
@@ -269,7 +274,8 @@ class Hub:
         # After the log: a step that the journal marks as done has its rollouts in a file.
         self._write(Stepped(trained.step + 1, row))
         self.journal.flush()
-        if (trained.step + 1) % self.this_round.params.checkpoint_every_steps == 0:
+        is_last = trained.step + 1 == self.this_round.settings.steps
+        if (trained.step + 1) % self.this_round.params.checkpoint_every_steps == 0 and not is_last:
             # These steps are in the trainer's checkpoint: it will not request their batches again.
             for step in [step for step in self.batches if step <= trained.step]:
                 del self.batches[step]
@@ -298,20 +304,20 @@ class Hub:
 
     def _keep_up(self) -> None:
         """Does the tasks that are due by the clock."""
-        now, core = time.time(), self.coordinator
+        now, core = time.monotonic(), self.coordinator
         nodes = {self.fleet.node(replica) for replica in self.fleet.started()}
         self._arrived += [one for one in self.versions.look(nodes) if one.fetched]
         if now - self._flushed_at > FLUSH_SECONDS:
             core.write_partials()
             self.journal.flush()
-            self.timeline.counter("hub", "ready groups", now, core.window.ready)
-            self.timeline.counter("hub", "outstanding groups", now, len(core.window))
-            self.timeline.counter("hub", "kv used", now, core.pool.kv_fraction())
+            for name, count in (
+                ("ready groups", core.window.ready),
+                ("outstanding groups", len(core.window)),
+                ("kv used", core.pool.kv_fraction()),
+            ):
+                self.timeline.counter("hub", name, time.time(), count)
             self._flushed_at = now
-            # By a clock that stops while it is not polled: a laptop that was asleep has not stalled.
-            self._clock.look()
-            self._check_standing(self._clock.now)
-        self._repack(now)
+            self._check_progress()
 
     def _repack(self, now: float) -> None:
         """Plans moves, at intervals and right after each update of the weights (Laminar, section 5.1)."""
@@ -326,32 +332,28 @@ class Hub:
         # Freeing a replica is useful only if it could load newer weights or start a group: the pool decides by both
         # numbers.
         if core.pool.plan_repack(newest, core.window.may_begin(newest)):
-            self.timeline.instant("hub", MOVED, now)
+            self.timeline.instant("hub", MOVED, time.time())
 
-    def _check_standing(self, now: float) -> None:
-        """Logs the state while nothing changes; RuntimeError when nothing can change any more."""
-        pool, trainers = self.coordinator.pool, self.trainers
-        started, flights = self.fleet.started(), [flight for _, flight in pool.flights()]
+    def _check_progress(self) -> None:
+        """Logs the state while nothing changes; RuntimeError at the limit of the wait."""
+        core, trainers, started = self.coordinator, self.trainers, self.fleet.started()
+        flights = [flight for _, flight in core.pool.flights()]
         standing = (
-            f"the trainer {'starts' if not trainers.is_up else 'works' if trainers.calls else 'waits'} behind step "
-            f"{trainers.steps_done}, {len(started)} replicas hold weights {list(pool.versions().values())}, "
-            f"{len(flights)} responses are under way with {sum(len(one.token_ids) for one in flights)} tokens, "
-            f"{self.coordinator.window.ready} groups are ready for step {len(self.curve) + 1}"
+            f"the trainer {trainers.activity} behind step {trainers.steps_done} after {trainers.restarts} restarts, "
+            f"{len(started)} replicas hold weights {list(core.pool.versions().values())}, {len(flights)} responses are "
+            f"under way with {sum(len(one.token_ids) for one in flights)} tokens, {core.judging} are judged, "
+            f"{core.window.ready} groups are ready for step {len(self.curve) + 1}"
         )
-        if standing != self._standing:
-            self._standing, self._changed_at, self._said_at = standing, now, now
-        still = now - self._changed_at
-        if now - self._said_at > STILL_SECONDS:
-            self._said_at = now
-            say(f"{self.name}: no progress for {still:.0f} s: {standing}")
-        # Long responses and slow steps also change nothing for minutes: it is a fault only where all are idle.
-        is_idle = started and not trainers.calls and not any(map(pool.is_busy, started))
-        if is_idle and still > MOST_STILL_SECONDS:
+        is_busy = not started or core.judging or any(map(core.pool.is_busy, started))
+        limit = MOST_BUSY_SECONDS if is_busy else MOST_IDLE_SECONDS
+        try:
+            # Fleet and trainers replace a process that does not answer in time, which changes the state first.
+            self._watch.look(standing, limit + trainers.patience)
+        except StuckError as stuck:
             raise RuntimeError(
-                f"{self.name} is stuck, and no process has work: {standing}. That is a fault of Retrace: "
-                f"please report it with {self.journal.folder}. Remove {self.journal.folder.parent} to start the "
-                "round again"
-            )
+                f"{stuck}. That is a fault of Retrace: please report it with {self.journal.folder}. Remove "
+                f"{self.journal.folder.parent} to start the round again"
+            ) from stuck
 
     def _note_fault(self, what: str, process: str, reason: str) -> None:
         self.coordinator.pool.faults.restarts += 1
@@ -377,7 +379,8 @@ class Judge:
     def __exit__(self, *_: object) -> None:
         self._waiting.put(None)
         # Waits for the current verdict: the verifier is closed next, and must not be in use then.
-        self._thread.join()
+        with watched("rl_round", "the verifier's last verdict", MOST_BUSY_SECONDS):
+            self._thread.join()
 
     def ask(self, samples: Mapping[Name, tuple[Problem, Sample]]) -> None:
         """Queues samples to judge: problem and sample by name; at least one."""

@@ -30,8 +30,7 @@ from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.drawing import GroupDrawing, delete_pass_counts, select_problems
 from stages.rl_round.loop.evaluation import sum_up
 from stages.rl_round.loop.round_log import RolloutLog, write_outputs
-from stages.rl_round.loop_methods import AsynchronousLoop
-from stages.rl_round.methods import PassRateSelection
+from stages.rl_round.methods import AsynchronousLoop, PassRateSelection
 from stages.rl_round.round import Round
 from stages.rl_round.values import CustomRewards
 
@@ -99,7 +98,7 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
         fleet = Fleet(spec, replicas.count, loop.stalled_seconds, loop.report_seconds)
         stack.enter_context(closing(fleet))
         judge = stack.enter_context(Judge(verifier, this_round.tokenizer, this_round.params, functions))
-        Hub(
+        hub = Hub(
             this_round=this_round,
             coordinator=coordinator,
             fleet=fleet,
@@ -112,11 +111,12 @@ def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: Asynch
             timeline_path=scratch / TIMELINE,
             batches=batches,
             curve=curve,
-        ).run()
+        )
+        hub.run()
         # Training is complete. The processes are still up, because the trainer writes the policy.
         log.finish(len(curve), coordinator.leftover())
         with replace_folder(this_round.paths.out) as folder:
-            trainers.save_model(folder)
+            hub.save_model(folder)
         # Written before the outputs: the schedule's folder takes a copy of it.
         timeline.write(scratch / TIMELINE)
         seal(scratch / TIMELINE)

@@ -7,8 +7,8 @@ busy one it is `unnamed` (messages, and Python between two activities). So a pro
 Times are readings of one clock, the hub's; times in the file are seconds since the round's start. A resumed round
 keeps the spans of the earlier attempt: the time between the attempts is `away` and in no share.
 
-Format: Trace Event Format (the public document of that name by the authors of Chrome's trace viewer), which Perfetto
-opens: M (names and order of processes), X (complete, ts and dur in microseconds), i (instant), C (counter).
+The file is a Chrome trace (Trace Event Format, the public document by the authors of Chrome's trace viewer): M (names
+and order of processes), X (complete, ts and dur in microseconds), i (instant), C (counter).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_text_atomically
-from stages.foundations.timelines import Marks, Span, WrittenTimeline, read_timeline
 
 BUSY = frozenset(["train", "decode", "prefill", "judge"])
 """Activities that advance the round; every other name is a reason to be idle: the trainer's `no_groups`, `publish`,
 `evaluate`, `checkpoint`, `start`, a replica's `no_prompts`, `tools`, `pull`, `start`, `dead`."""
 FAULT, PUBLISHED, MOVED, BATCH_TAKEN, RESUMED = "fault", "publish", "repack move", "batch taken", "resumed"
-"""Names of instants that the report knows."""
+"""Names of instants."""
 ON_DEVICES = ("trainer", "replica")
 """Kinds of processes that hold a device, one each: `bubble` and the curve's idle shares cover these."""
 AWAY_SECONDS = 1.0
@@ -36,6 +36,42 @@ SAME_MOMENT = 0.001
 """Spans of one activity that are closer than this are merged."""
 MAX_SPANS = 40_000
 """Spans in all; beyond it short ones are merged (shares stay exact): about 5 MB of file."""
+
+
+MAX_MARKS = 2_000
+"""Maximum of kept instants per name, and of values per counter; above it, every second one is dropped."""
+
+
+@dataclass(slots=True)
+class Span:
+    """One activity of a process, in seconds since the round's start."""
+
+    activity: str
+    start: float
+    end: float
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class Marks:
+    """Instants or values of one name; of `seen` arrivals, every `stride`-th is kept."""
+
+    kept: list[tuple[float, Any]] = field(default_factory=list)
+    """Time, and the instant's details or the counter's value."""
+    seen: int = 0
+    stride: int = 1
+
+    def add(self, at: float, value: Any) -> None:
+        # Every `stride`-th from the first: they are as evenly spread as if the round's length had been known.
+        if self.seen % self.stride == 0:
+            self.kept.append((at, value))
+        self.seen += 1
+        if len(self.kept) > MAX_MARKS:
+            self.kept, self.stride = self.kept[::2], self.stride * 2
 
 
 class Timeline:
@@ -135,7 +171,7 @@ class Timeline:
         return {**idle, "bubble": self.bubble(since, until)}
 
     def write(self, path: Path) -> None:
-        """Writes the trace; `otherData` holds the exact shares and counts, for the report and for a resumed attempt."""
+        """Writes the trace; `otherData` has the seconds of each activity, exact even if short spans were merged."""
         # Viewers show rows by this number.
         processes = sorted(self._names(), key=_order)
         pids = {process: number for number, process in enumerate(processes, 1)}
@@ -161,24 +197,17 @@ class Timeline:
             where = {"pid": pids[process], "tid": pids[process]}
             for at, value in marks.kept:
                 events.append({"ph": "C", "name": name, **where, "ts": _microseconds(at), "args": {"value": value}})
-        other = {
-            "wall_seconds": self._wall,
-            "bubble": self.bubble(),
-            "shares": {process: self.idle_shares(process) for process in processes if process in self._spans},
-            # Exact, even if short spans were merged: shares of the next attempt add to these.
-            "totals": {process: dict(self._totals[process]) for process in processes if process in self._spans},
-            "counts": [[*key, marks.seen, marks.stride] for key, marks in self._instants.items()],
-            "grain_seconds": self._grain,
-        }
-        trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
+        seconds = {process: dict(self._totals[process]) for process in processes if process in self._spans}
+        trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"seconds": seconds}}
         write_text_atomically(path, json.dumps(trace, separators=(",", ":"), allow_nan=False) + "\n")
 
     @classmethod
     def resumed(cls, path: Path, origin: float) -> Timeline:
         """Continues the file of an earlier attempt, after a marked gap; starts anew where there is no file."""
         timeline = cls(origin)
-        if written := read_timeline(path):
-            timeline._restore(written)
+        if path.exists():
+            written = json.loads(path.read_text(encoding="utf-8"))
+            timeline._restore(written["traceEvents"], written["otherData"]["seconds"])
             end = timeline._wall
             for process in timeline._spans:
                 timeline._fill(process, end)
@@ -189,11 +218,27 @@ class Timeline:
             timeline.instant("hub", RESUMED, origin)
         return timeline
 
-    def _restore(self, written: WrittenTimeline) -> None:
-        self._wall, self._grain = written.wall_seconds, written.grain_seconds
-        self._totals = {process: Counter(totals) for process, totals in written.totals.items()}
-        self._spans = {process: written.spans.get(process, []) for process in self._totals}
-        self._instants, self._counters = written.instants, written.counters
+    def _restore(self, events: Iterable[Mapping[str, Any]], seconds: Mapping[str, Mapping[str, float]]) -> None:
+        self._totals = {process: Counter(spent) for process, spent in seconds.items()}
+        self._spans = {process: [] for process in seconds}
+        names: dict[int, str] = {}
+        for event in events:
+            # The file names each process before its events.
+            if event["ph"] == "M":
+                if event["name"] == "process_name":
+                    names[event["pid"]] = event["args"]["name"]
+                continue
+            process, name, details = names[event["pid"]], event["name"], event.get("args", {})
+            start = event["ts"] / 1e6
+            end = start + event.get("dur", 0) / 1e6
+            self._wall = max(self._wall, end)
+            match event["ph"]:
+                case "X":
+                    self._spans[process].append(Span(name, start, end, details))
+                case "i":
+                    self._instants.setdefault((process, name), Marks()).add(start, details)
+                case "C":
+                    self._counters.setdefault((process, name), Marks()).add(start, details["value"])
 
     def _time(self, reading: float) -> float:
         """Returns seconds since the round's start; a reading that is not a number counts as 0."""

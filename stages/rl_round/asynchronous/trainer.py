@@ -30,7 +30,7 @@ from stages.rl_round.drawing import GroupDrawing
 from stages.rl_round.loop.evaluation import evaluate, is_due, kept_step
 from stages.rl_round.loop.training_step import load_training, save_training, train_step, with_trainer
 from stages.rl_round.loop.weight_sync import PROBE_TOKENS, trainer_logprobs
-from stages.rl_round.loop_methods import AsynchronousLoop
+from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.records import Batch
 from stages.rl_round.round import Round, Trained, TrainerProgress
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import statistics
 import time
 from collections import deque
@@ -24,7 +25,10 @@ from stages.rl_round.records import Batch
 from stages.rl_round.round import Round, Trained, TrainerProgress
 
 START_SECONDS = 900.0
-"""A trainer that is not up after this long is considered hung: a large policy takes minutes to load and compile."""
+"""A trainer that is not up after this long is considered hung: a large policy takes minutes to load and compile. So is
+one that has not written the policy."""
+SLOWEST_TOKEN_SECONDS = 5.0
+"""Time for one token of every response of a batch, until an evaluation has shown how long it takes."""
 # The steps of a tiny policy take milliseconds, and a busy machine may pause a process for longer than 20 of them.
 LEAST_STALL_SECONDS = 120.0
 USUAL_STEPS = 20
@@ -90,6 +94,10 @@ class Trainers:
         """The outstanding call evaluates as well; a start may."""
         self._deaths_in_a_row = 0
         self._is_starting = True
+        self._folder: Path | None = None
+        """Where the policy is to be written."""
+        self.has_saved = False
+        """True once the policy is written."""
         self.is_up = False
         """True once it has reported its step."""
         self.restarts = 0
@@ -99,6 +107,11 @@ class Trainers:
     def calls(self) -> list[Any]:
         """Returns the calls to wait for."""
         return self._actors.calls
+
+    @property
+    def activity(self) -> str:
+        """Returns what it does, as a verb."""
+        return "starts" if self._is_starting else "works" if self._actors.is_busy else "waits"
 
     def submit(self, step: int) -> None:
         """Orders training up to this step (from 0)."""
@@ -111,16 +124,21 @@ class Trainers:
             return None
         seconds = self._actors.seconds
         try:
-            result = self._actors.result(self._patience())
+            result = self._actors.result(self.patience)
         # Only lost processes: an error in the training would come again, and ends the round.
         except RanksLost as lost:
             self._start_again(lost)
             return None
         if result is None:
             return None
-        trained = (
-            self._take_standing(result) if isinstance(result, TrainerProgress) else self._take_step(result, seconds)
-        )
+        trained = None
+        match result:
+            case TrainerProgress():
+                trained = self._take_standing(result)
+            case Trained():
+                trained = self._take_step(result, seconds)
+            case _:
+                self.has_saved = True
         self._go_on()
         return trained
 
@@ -145,20 +163,38 @@ class Trainers:
         return trained if is_new else None
 
     def _go_on(self) -> None:
-        if not self._actors.is_busy and not self._is_starting and self.steps_done <= self._target:
+        if self._actors.is_busy or self._is_starting:
+            return
+        if self.steps_done <= self._target:
             step = self.steps_done
             # Not after the last step: the policy itself is written then.
             saves = (step + 1) % self._every == 0 and step + 1 < self._last
             self._evaluates = is_due(self.evaluations, step + 1, self._round)
             self._actors.call("train", step, self._batches[step].batch, saves)
+        elif self._folder and not self.has_saved:
+            # Left by a trainer that died while it wrote.
+            for left in self._folder.parent.glob(f".{self._folder.name}.*.partial"):
+                shutil.rmtree(left, ignore_errors=True)
+            self._evaluates = False
+            self._actors.call("save_model", self._folder)
 
-    def _patience(self) -> float:
-        usual = self._usual[self._evaluates]
+    @property
+    def patience(self) -> float:
+        """Returns the seconds after which the outstanding call counts as hung; 0 without a call."""
+        if not self._actors.is_busy:
+            return 0.0
+        usual, is_saving = self._usual[self._evaluates], self._folder and self.steps_done > self._target
         # The first step after a start compiles as well, so it gets the time limit of a start. How long an evaluation
         # takes is known from the first one only.
-        if self._is_starting or not usual:
-            return math.inf if self._evaluates else START_SECONDS
+        if self._is_starting or is_saving or not usual:
+            return START_SECONDS + (self._slowest_evaluation() if self._evaluates else 0.0)
         return max(LEAST_STALL_SECONDS, USUAL_STEPS * statistics.median(usual))
+
+    def _slowest_evaluation(self) -> float:
+        """Returns the seconds that an evaluation takes at most."""
+        params, settings = self._round.params, self._round.params.evaluation
+        batches = math.ceil(settings.problems * settings.samples / self._round.sampler_params.max_sequences)
+        return SLOWEST_TOKEN_SECONDS * batches * params.max_response_tokens
 
     def _start_again(self, lost: RanksLost) -> None:
         self.restarts += 1
@@ -175,8 +211,9 @@ class Trainers:
         self._actors.call("start")
 
     def save_model(self, folder: Path) -> None:
-        """Writes the policy; waits for it."""
-        self._actors.wait("save_model", folder)
+        """Orders that the policy be written after the submitted steps; `has_saved` says when it is."""
+        self._folder = folder
+        self._go_on()
 
     def close(self) -> None:
         self._actors.close()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from stages.algorithms.rollout_schedule import Replica, repack
 from stages.engines.replicas.replica import Orders, Report
 from stages.engines.samplers.protocol import PartialResponse, Sample, SamplingSettings, Trajectory
-from stages.rl_round.loop_methods import AsynchronousLoop, NoRepack
+from stages.rl_round.methods import AsynchronousLoop, NoRepack
 
 Name = tuple[int, int]
 """Group number and sample number."""

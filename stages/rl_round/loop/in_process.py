@@ -19,8 +19,7 @@ from stages.rl_round.loop.round_log import RolloutLog, write_outputs
 from stages.rl_round.loop.synchronous import run_synchronous_round
 from stages.rl_round.loop.training_step import with_trainer
 from stages.rl_round.loop.weight_sync import RoundState, SamplerSync, WeightSync
-from stages.rl_round.loop_methods import ReplayLoop, SynchronousLoop
-from stages.rl_round.methods import ModelVerifier
+from stages.rl_round.methods import ModelVerifier, ReplayLoop, SynchronousLoop
 from stages.rl_round.round import Round
 from stages.rl_round.values import CustomRewards
 

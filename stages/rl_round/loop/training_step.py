@@ -24,12 +24,13 @@ from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.critic import critic_metrics, load_critic, save_critic, summarise_critic, value_loss
 from stages.rl_round.drawing import rewarded_tokens
-from stages.rl_round.methods import CosineReward, Gae, NoOverlong, ReferenceKl
+from stages.rl_round.methods import CosineReward, NoOverlong
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
 from stages.rl_round.samples import TrainingSamples, scatter_batch
 from stages.rl_round.update import one_pass, prepare_samples, summarise, update_policy
+from stages.rl_round.update_methods import Gae, ReferenceKl
 from stages.rl_round.values import VOTE
 
 
@@ -45,7 +46,7 @@ class TrainedStep:
 def with_trainer(this_round: Round) -> Round:
     """Returns the round with this rank's trainer, reference, teacher and critic, which `Round.close` ends."""
     params, settings, policy = this_round.params, this_round.trainer_params, this_round.paths.policy
-    model = language_model(policy, settings)
+    model = language_model(policy, settings, this_round.prompt)
     match chosen("rl.adapter", params.adapter):
         case LoraParams():
             from stages.engines.policies.lora import with_lora

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.algorithms.answers.decisions import Outcome, algebraic_verdict, decide, is_debris, math_verify_texts
+from stages.algorithms.answers.decisions import algebraic_verdict, decide, is_debris, math_verify_texts
 from stages.algorithms.answers.equivalence import exact_verdict
 from stages.algorithms.answers.evaluation import is_explosive
 from stages.algorithms.answers.extraction import THOUGHT_MARKERS, extract_answer, extract_gold
@@ -26,9 +26,10 @@ from stages.algorithms.answers.sentences import (
     pick_choice,
     value_after_marker,
 )
-from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
+from stages.algorithms.answers.verdicts import STRICT, Judgement, Leniency, Verdict
 
 CASES = Path(__file__).with_name("cases.tsv")
+ANSWERS = Path(__file__).parents[3] / "stages" / "algorithms" / "answers"
 MIRROR = Path(__file__).parents[3].parent / "shared" / "data" / "mirror"
 MATH500 = MIRROR / "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"
 
@@ -48,7 +49,7 @@ def said(decision):
 
 def decided(gold, response, require_marker=True, allowed=STRICT):
     outcome = decide(gold, extract_answer(response), require_marker, allowed)
-    return outcome.verdict.value if isinstance(outcome, Outcome) else "no opinion"
+    return outcome.verdict.value if isinstance(outcome, Judgement) else "no opinion"
 
 
 def boxed(gold, answer, allowed=STRICT):
@@ -261,6 +262,14 @@ def test_what_reads_as_a_value_with_words():
     assert not is_labelled("9: 5")
     assert is_about_money("She earns $18.")
     assert not is_about_money("9$A: ^eval(|eval(")
+
+
+@pytest.mark.parametrize("module", ["verdicts", "extraction", "normalisation", "equivalence", "quantities"])
+def test_rules_on_texts_come_first_and_import_no_mathematics(module):
+    """The modules that read a tree or compute are those that `decisions` adds."""
+    source = (ANSWERS / f"{module}.py").read_text(encoding="utf-8")
+    imported = set(re.findall(r"^from stages\.algorithms\.answers\.(\w+) import", source, re.MULTILINE))
+    assert imported <= {"verdicts", "extraction", "normalisation", "equivalence", "quantities"}
 
 
 def test_debris():

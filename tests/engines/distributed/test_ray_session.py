@@ -9,8 +9,6 @@ import sys
 import psutil
 import pytest
 
-from stages.engines.distributed import ranked_actors
-from stages.engines.distributed.ranked_actors import LONGEST_STEP, PatientClock
 from stages.engines.distributed.ray_session import missing_packages
 from stages.engines.relays.guards import CLAIM, remove_abandoned
 from stages.engines.relays.published_weights import MEMORY, PREFIX
@@ -120,16 +118,3 @@ except UserError as error:
 
 def test_packages_are_looked_for_without_importing_them():
     assert missing_packages(["pydantic", "no_such_package"]) == ["no_such_package"]
-
-
-def test_a_machine_that_was_suspended_charges_nobody_for_it(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(ranked_actors.time, "monotonic", lambda: now[0])
-    clock = PatientClock()
-    for _ in range(4):  # polled four times a second
-        now[0] += 0.25
-        clock.look()
-    assert clock.now == pytest.approx(1.0)
-    now[0] += 600.0  # suspended
-    clock.look()
-    assert clock.now == pytest.approx(1.0 + LONGEST_STEP)

@@ -16,7 +16,7 @@ from stages.engines.environments.turn_sampler import TurnSampler
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
-from stages.foundations.params import CustomEnvironment, GymEnvironment, PlainPrompt
+from stages.foundations.params import CustomEnvironment, PlainPrompt
 from stages.foundations.tables import Funnel
 from stages.sft.run import encode_demonstrations
 from tests.fakes.engine_params import TORCH_SAMPLER
@@ -30,20 +30,19 @@ SECTION = {
     "max_observation_tokens": 16,
     "workers": {"processes": 1, "memory_mib": 512, "timeout_seconds": 1.0},
 }
-MODELS = {"custom": CustomEnvironment, "gym": GymEnvironment}
 
 
-def section(kind="custom", **changes):
-    return {"kind": kind, "file": "custom/mine.py", "name": "Mine", **SECTION, **changes}
+def section(**changes):
+    return {"kind": "custom", "file": "custom/mine.py", "name": "Mine", **SECTION, **changes}
 
 
 @pytest.fixture
 def made(monkeypatch):
     """Makes an episode of a class whose file has this text."""
 
-    def made(source, kind="custom", seed=5, problem=PROBLEM, **changes):
+    def made(source, seed=5, problem=PROBLEM, **changes):
         monkeypatch.setattr(custom_environment, "_source", lambda _: source)
-        return custom_environment.build(MODELS[kind].model_validate(section(kind, **changes)), problem, seed)
+        return custom_environment.build(CustomEnvironment.model_validate(section(**changes)), problem, seed)
 
     return made
 
@@ -128,7 +127,6 @@ def test_a_huge_text_keeps_its_ends(made):
         (returning("''"), {"arguments": {"size": 3}}, r"Mine\(problem, seed, size=\.\.\.\): got an unexpected .*size"),
         ("class Mine:\n  def __init__(self, problem, seed): self.reset = print", {}, r"no method `step`"),
         ("class Mine:\n  def __init__(self, problem, seed, *, size): 0", {}, r"missing a required argument: 'size'"),
-        (returning("''"), {"kind": "gym"}, r"cannot be made as Mine\(\): missing a required argument: 'problem'"),
     ],
 )
 def test_a_mistake_of_the_file_stops_everything(made, source, changes, sentence):
@@ -171,65 +169,6 @@ def test_global_random_numbers_are_those_of_the_episode(made):
     assert [one for one, _, _ in mixed] == expected
     # `reset` and the turn `own` set Python's; numpy's numbers are still those of the seed.
     assert mixed[0][1] != expected[0]
-
-
-GYM = """
-class Mine:
-    def __init__(self, goal=3): self.goal = goal
-    def reset(self, *, seed=None, options=None):
-        self.seed, self.left = seed, self.goal
-        return f"{seed} {options['problem']['answer']}", {}
-    def step(self, text):
-        self.left -= 1
-        return f"{self.left} left", 0.5, self.left == 0, text == "stop", {"is_correct": text == "good"}
-"""
-
-
-def test_gymnasiums_methods(made):
-    episode, other = made(GYM, "gym"), made(GYM, "gym", seed=6)
-    # One problem begins in one state, whatever the episode's seed.
-    assert episode.reset() == other.reset() != made(GYM, "gym", problem=PROBLEM | {"problem_id": "some/4"}).reset()
-    assert [episode.step("x"), episode.step("y")] == ["2 left", "1 left"]
-    assert episode.step("good") == Done(1.5, True)
-    assert other.step("stop") == Done(0.5, False)
-    short = made(GYM, "gym", arguments={"goal": 1})
-    short.reset()
-    assert short.step("bad") == Done(0.5, False)
-
-
-@pytest.mark.parametrize(
-    ("step", "answer"),
-    [
-        ("{'observations': [{'role': 'user', 'content': 'go'}], 'reward': 0.5, 'done': False, 'metadata': {}}", "go"),
-        ("{'observations': [], 'reward': 2, 'done': True, 'metadata': {'is_correct': True}}", Done(2.0, True)),
-        ("('', 1.0, True, False, {})", Done(1.0)),
-    ],
-)
-def test_other_forms_of_a_gyms_step(made, step, answer):
-    source = f"class Mine:\n  def reset(self, seed): return '', {{}}\n  def step(self, text): return {step}"
-    episode = made(source, "gym")
-    assert episode.reset() is None
-    assert episode.step("hi") == answer
-
-
-@pytest.mark.parametrize(
-    ("reset", "step", "fault"),
-    [
-        ("'text'", "0", r"reset returned a str: return an observation \(a text\) and a dict"),
-        ("(3, {})", "0", r"reset returned a int"),
-        ("('', {})", "'text'", r"step returned a str: return observation, reward, terminated, truncated, info"),
-        ("('', {})", "('a', 0.0, False, {})", r"step returned a tuple"),
-        ("('', {})", "(b'a', 0.0, False, False, {})", r"step returned a bytes"),
-        ("('', {})", "('a', float('nan'), False, False, {})", r"the reward is nan"),
-    ],
-)
-def test_what_a_gym_may_not_return(made, reset, step, fault):
-    episode = made(
-        f"class Mine:\n  def reset(self, seed): return {reset}\n  def step(self, text): return {step}", "gym"
-    )
-    with pytest.raises((TypeError, ValueError), match=fault):
-        episode.reset()
-        episode.step("hi")
 
 
 HOSTILE = """

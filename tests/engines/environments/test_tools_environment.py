@@ -14,12 +14,11 @@ from stages.engines import tool_schemas
 from stages.engines.environments import tools_environment
 from stages.engines.environments.pool import EnvironmentPool
 from stages.engines.environments.protocol import Done, Observation
-from stages.engines.environments.search_tool import Index, load_index
 from stages.engines.environments.tools_environment import build, calculate, worker_options
 from stages.engines.policies.tokenizers import encode_prompt
 from stages.engines.workers.sandbox import lacking
 from stages.foundations.errors import UserError
-from stages.foundations.params import ChatPrompt, ToolsEnvironment, read_yaml
+from stages.foundations.params import ChatPrompt, ToolsEnvironment
 from stages.foundations.seeds import derive_seed
 from tests.fakes.guest_attacks import FORGERY
 from tests.fakes.tiny_policy import byte_tokenizer
@@ -250,12 +249,6 @@ def test_a_file_that_is_no_python_is_refused_and_never_run(custom):
     assert not (custom / "ran").exists()
 
 
-def test_two_tools_of_one_name_are_refused(tmp_path):
-    (tmp_path / "params.yaml").write_text("tools:\n  echo: {kind: calculator}\n  echo: {kind: calculator}\n")
-    with pytest.raises(UserError, match="echo"):
-        read_yaml(tmp_path / "params.yaml")
-
-
 def test_the_prompt_holds_the_schemas_of_tagged_tools(custom):
     def prompt(tokenizer, environment, system=""):
         chat = ChatPrompt(kind="chat", system=system, suffix="", environment=environment)
@@ -274,61 +267,19 @@ def test_the_prompt_holds_the_schemas_of_tagged_tools(custom):
     assert prompt(tokenizer, environment, "Call echo.") == "Call echo.1+1?"
 
 
-DOCUMENTS = [("", "The cat sat."), ("Dogs", "A dog barks at the cat. The dog runs."), ("", "Fish swim in the sea.")]
-
-
-def test_search_ranks_as_the_formula_says():
-    """An independent version, without an index."""
-
-    def score(query, place):
-        texts = [f"{title} {text}".lower().replace(".", "").split() for title, text in DOCUMENTS]
-        mean, total = sum(map(len, texts)) / 3, 0.0
-        for word in query.split():
-            holds, times = sum(word in text for text in texts), texts[place].count(word)
-            weight = math.log(1 + (3 - holds + 0.5) / (holds + 0.5))
-            total += weight * times * 2.2 / (times + 1.2 * (0.25 + 0.75 * len(texts[place]) / mean))
-        return total
-
-    for query in ("dog", "cat", "the cat dog", "sea the"):
-        ranked = sorted((place for place in range(3) if score(query, place)), key=lambda place: -score(query, place))
-        shown = [f"{title}: {text}" if title else text for title, text in (DOCUMENTS[place] for place in ranked)]
-        assert Index(DOCUMENTS).search(query, 3, 100) == shown
-    assert Index(DOCUMENTS).search("cat", 1, 6) == ["The ca"] and Index(DOCUMENTS).search("bird", 3, 100) == []
-
-
-def test_search_reads_documents_as_a_tool(custom):
-    lines = [json.dumps({"title": title, "text": text}) for title, text in DOCUMENTS]
-    (custom / "texts.jsonl").write_text("\n".join(lines))
-    tool = {"kind": "search", "file": "custom/texts.jsonl", "results": 2, "result_characters": 20}
-    environment = params({"look": tool}, MARKED)
-    assert seen(environment, "?Where is the CAT?") == ("The cat sat.\nDogs: A dog barks at the c", 1, 0)
-    assert seen(environment, "?bird") == ("nothing found", 1, 0)
-    (custom / "bad.jsonl").write_text('{"text": "a"}\n{"title": "b"}')
-    with pytest.raises(UserError, match=r"row 2 of bad\.jsonl has no `text`"):
-        load_index(custom / "bad.jsonl")
-
-
-def test_parquet_documents(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["a cat", "a dog"]}), tmp_path / "texts.parquet")
-    assert load_index(tmp_path / "texts.parquet").search("dog", 5, 100) == ["a dog"]
-
-
 @pytest.mark.skipif(bool(lacking()), reason="this kernel does not confine")
 def test_a_confined_worker_plays_with_every_kind_of_tool():
     """The worker itself starts no process and reads no other file; programs run beside it."""
-    tools = {kind: {"kind": "python", "sandbox": kind} for kind in ("monty", "confined")}
-    environment = params({**tools, "weekday": WEEKDAY, "calculator": CALCULATOR}, timeout_seconds=0.5)
+    environment = params(
+        {"python": {"kind": "python"}, "weekday": WEEKDAY, "calculator": CALCULATOR}, timeout_seconds=0.5
+    )
     turns = [
-        call("confined", code="print(6 * 7)") + call("monty", code="print(7 * 6)"),
+        call("python", code="print(6 * 7)") + call("python", code="print(7 * 6)"),
         call("weekday", year=2024, month=2, day=29) + call("weekday", year=2024, month=13),
         # A program has neither the problem nor its answer, and cannot write into the worker's answers.
-        call("confined", code=FORGERY),
-        call("confined", code="while True: pass") + call("monty", code="print(1)"),
-        call("monty", code="while True: pass"),
-        call("monty", code="") + call("confined", code="print('\\\\boxed{1}')"),
+        call("python", code=FORGERY),
+        call("python", code="while True: pass") + call("python", code="print(1)"),
+        call("python", code="") + call("python", code="print('\\\\boxed{1}')"),
         "The answer is \\boxed{1481}.",
     ]
     with EnvironmentPool(environment) as pool:
@@ -338,20 +289,12 @@ def test_a_confined_worker_plays_with_every_kind_of_tool():
         [pid] = pool.pids()
         assert "Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text()
     # All but the time, and counts that add up over the turns.
-    programs, dates, forged, loop, other, printed = [one["observation"] for one in first[:-1]]
-    assert [(one["calls"], one["failed_calls"]) for one in first] == [
-        (2, 0),
-        (4, 1),
-        (5, 1),
-        (6, 2),
-        (7, 3),
-        (9, 3),
-        (9, 3),
-    ]
+    programs, dates, forged, loop, printed = [one["observation"] for one in first[:-1]]
+    assert [(one["calls"], one["failed_calls"]) for one in first] == [(2, 0), (4, 1), (5, 1), (6, 2), (8, 2), (8, 2)]
     assert [{**one, "seconds": 0} for one in first] == [{**one, "seconds": 0} for one in second]
     assert programs == "42\n42"
     assert dates == "Thursday\nerror: ValueError: month must be in 1..12"
     assert forged.startswith('{"refused": "stop the run"}')
-    assert loop == other == "error: it ran out of time", "calls behind it are not run"
+    assert loop == "error: it ran out of time", "calls behind it are not run"
     assert printed == "(no output: use print)\n\\boxed{1}"
     assert first[-1]["done"]["response"] is None

@@ -5,7 +5,7 @@ import torch
 
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.statistics import policy_statistics
-from stages.engines.policies.tokenizers import encode_conversation, encode_prompt, encode_response
+from stages.engines.policies.tokenizers import encode_conversation, encode_response
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, PlainPrompt
 from tests.fakes.tiny_policy import END_OF_SEQUENCE, byte_tokenizer, tiny_model
@@ -48,13 +48,6 @@ def test_the_assistant_writes_its_turns_and_the_token_that_closes_each():
     with_system = PROMPT.model_copy(update={"system": "be kind"})
     assert shown(KEEPS, turns("hi", "yo"), with_system)[0] == f"s:be kind{end}\nu:hi{end}\na:[yo{end}]"
     assert shown(KEEPS, turns("own", "hi", "yo", first="system"), with_system)[0].startswith(f"s:own{end}\nu:hi")
-
-
-def test_one_turn_gives_the_tokens_of_a_demonstration():
-    reader = tokenizer(KEEPS)
-    ids, is_written, _ = encode_conversation(reader, PROMPT, turns("What is 1+1?", "2"))
-    prompt, response = encode_prompt(reader, PROMPT, "What is 1+1?"), encode_response(reader, "2", PROMPT)
-    assert ids == prompt + response and is_written == [False] * len(prompt) + [True] * len(response)
 
 
 def test_turns_that_the_template_writes_anew_are_context_only():

@@ -41,6 +41,8 @@ CAPPED = {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 2.0}
 SCALED = {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 0.25}
 OWN = {
     "llama": ("Llama", TIED | LLAMA3),
+    "llama gelu": ("Llama", TIED | {"hidden_act": "gelu"}),
+    "llama relu": ("Llama", TIED | {"hidden_act": "relu"}),
     "qwen2": ("Qwen2", UNTIED | rope("yarn", **ORIGINAL)),
     "qwen3": ("Qwen3", TIED | HEADS | rope("linear")),
     "mistral": ("Mistral", UNTIED | HEADS | {"sliding_window": 128}),

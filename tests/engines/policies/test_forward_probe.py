@@ -17,9 +17,9 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.policy_folders import count_policy, load_policy, save_policy
 from stages.engines.policies.statistics import NAME, policy_statistics
-from stages.engines.samplers.torch_sampler import TorchSampler, read_logprobs
+from stages.engines.samplers.torch_sampler import read_logprobs
 from stages.foundations.errors import UserError
-from tests.fakes.engine_params import TORCH_SAMPLER, TORCH_TRAINER
+from tests.fakes.engine_params import TORCH_TRAINER
 from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, tiny_model, write_tiny_policy
 
 CPU = torch.device("cpu")
@@ -50,33 +50,19 @@ def rope(kind, **settings):
 ORIGINAL = {"original_max_position_embeddings": 32}
 LONGROPE = rope("longrope", short_factor=[1.0] * 8, long_factor=[4.0] * 8, **ORIGINAL)
 
+# Those of test_families.py pass as well: `language_model` checks them there.
 RIGHT = {
     "llama": ("Llama", {}),
     "llama tied": ("Llama", {"tie_word_embeddings": True}),
-    "llama llama3": ("Llama", rope("llama3", low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL)),
-    "llama yarn": ("Llama", rope("yarn", **ORIGINAL)),
-    "llama linear": ("Llama", rope("linear")),
-    "llama gelu": ("Llama", {"hidden_act": "gelu"}),
-    "llama relu": ("Llama", {"hidden_act": "relu"}),
-    "llama biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "qwen2": ("Qwen2", {}),
     "qwen2 window": ("Qwen2", WINDOW | {"use_sliding_window": True, "max_window_layers": 1}),
-    "qwen3": ("Qwen3", HEADS),
-    "cohere": ("Cohere", {"logit_scale": 0.25}),
-    "granite": ("Granite", {"logits_scaling": 8.0}),
-    "gemma 2": ("Gemma2", HEADS | WINDOW),
-    "qwen3 mixture": ("Qwen3Moe", HEADS | MIXTURE),
-    "mistral": ("Mistral", HEADS | {"sliding_window": None}),
     "mistral window": ("Mistral", HEADS | WINDOW),
     "gemma 2 without its cap on logits": (
         "Gemma2",
         HEADS | WINDOW | {"attn_logit_softcapping": 0.5, "final_logit_softcapping": None},
     ),
     "gemma 3": ("Gemma3Text", HEADS | MIXED),
-    "phi 3 window": ("Phi3", WINDOW),
-    "olmo 2": ("Olmo2", {}),
     "olmo 3": ("Olmo3", MIXED),
-    "smollm 3": ("SmolLM3", {}),
     "starcoder 2 window": ("Starcoder2", WINDOW),
     "gpt 2": ("GPT2", GPT2),
     "gpt neox": ("GPTNeoX", {}),
@@ -167,21 +153,6 @@ def test_a_forward_pass_that_fails_is_refused(tmp_path):
     model.config._attn_implementation = NAME
     with pytest.raises(UserError, match="its forward pass fails"):
         check_training_forward(model, tmp_path, CPU)
-
-
-@pytest.mark.parametrize("name", ["llama", "llama llama3", "llama gelu", "llama relu", "qwen2", "qwen3"])
-def test_the_torch_sampler_reads_what_it_represents(tmp_path, name):
-    sampler = TorchSampler.from_folder(TORCH_SAMPLER, write_family(tmp_path, *RIGHT[name]))
-    row = list(range(2, 40))
-    logits = sampler.model(torch.tensor([row])).logits[0, :-1].log_softmax(-1)
-    expected = logits.gather(-1, torch.tensor(row[1:])[:, None])[:, 0]
-    found = sampler.logprobs([row[:1]], [row[1:]])[0]
-    assert torch.allclose(torch.tensor(found), expected, atol=1e-4)
-
-
-def test_the_torch_sampler_refuses_what_it_does_not_represent(tmp_path):
-    with pytest.raises(UserError, match=r"the torch sampler cannot represent .* Set `sampler.kind: vllm`"):
-        TorchSampler.from_folder(TORCH_SAMPLER, write_family(tmp_path, *WRONG["llama dynamic"]))
 
 
 def test_a_sampler_whose_log_probs_are_off_is_refused(tmp_path):

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from stages.algorithms.token_statistics import pruned_logprobs
-from stages.engines.policies.language_model import ReferencePolicy, language_model
+from stages.engines.policies.language_model import ReferencePolicy
 from stages.engines.policies.packing import TokenSequence, balanced_passes, pack, split_by_tokens
 from stages.engines.policies.statistics import NAME, policy_statistics, use_varlen_attention, uses_varlen_attention
 from stages.engines.trainers.params import DeepspeedTrainerParams
 from tests.engines.deepspeed_ranks import deepspeed_params
-from tests.fakes.engine_params import TORCH_TRAINER
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 SEQUENCES = [
@@ -117,13 +116,6 @@ def test_nothing_is_lost_and_no_limit_is_passed(ranks):
             groups = [group for of_pass in passes for group in of_pass]
         assert sorted(index for group in groups for index in group) == list(range(count))
         assert all(sum(lengths[i] for i in group) <= 12 or len(group) == 1 for group in groups)
-
-
-def test_the_model_says_what_attention_costs(tmp_path):
-    model = language_model(write_tiny_policy(tmp_path), TORCH_TRAINER)
-    config = model.module.config
-    width = config.num_attention_heads * config.head_dim
-    assert model.pair_cost == config.num_hidden_layers * width / model.module.num_parameters()
 
 
 UNEVEN_SEQUENCES = [TokenSequence([3, 4], [5, 6, 7]), TokenSequence([8], [9, 10])]

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
 from stages.engines.policies.policy_folders import (
+    count_policy,
     load_model,
     load_policy,
     model_without_weights,
@@ -48,6 +49,24 @@ def test_a_folder_that_is_no_policy_is_refused(tmp_path):
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(UserError, match="is not a policy"):
         load_policy(tmp_path, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("key", "size", "said"),
+    [
+        ("vocab_size", 10**9, r"describes [\d,]+ parameters, and the weights there have 98,752"),
+        ("intermediate_size", 10**9, r"describes [\d,]+ parameters"),
+        ("num_hidden_layers", 10**9, r"num_hidden_layers 1000000000, and the weights are \d+ tensors"),
+        ("vocab_size", 10**18, "is not a policy"),
+    ],
+)
+def test_sizes_without_weights_are_refused_before_they_are_allocated(tmp_path, key, size, said):
+    write_tiny_policy(tmp_path)
+    assert count_policy(tmp_path)["policy/vocabulary"] == 258
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: size}))
+    with pytest.raises(UserError, match=said):
+        count_policy(tmp_path)
 
 
 def test_a_policy_which_brings_code_is_refused_and_runs_none(tmp_path):
@@ -235,13 +254,6 @@ def chatting():
     tokenizer.add_tokens(["<|turn|>"], special_tokens=True)
     tokenizer.chat_template = CHATML
     return tokenizer
-
-
-def test_a_chat_response_ends_with_the_token_that_closes_a_turn(chatting):
-    closing = chatting.convert_tokens_to_ids("<|turn|>")
-    assert encode_response(chatting, "2", CHAT)[-1] == closing
-    assert encode_response(chatting, "2")[-1] == chatting.eos_token_id
-    assert encode_response(byte_tokenizer(), "2", CHAT)[-1] == byte_tokenizer().eos_token_id
 
 
 def test_all_end_tokens_are_known(chatting, tmp_path):

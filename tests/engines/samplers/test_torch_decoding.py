@@ -187,13 +187,6 @@ def test_a_closed_decoding_is_empty_and_the_next_one_uses_new_weights():
     assert_same(drawn, drawn_alone(built, trajectories(4)))
 
 
-def test_distributions_are_kept_of_whoever_comes_late():
-    built, settings = sampler(places=5), replace(LONG, keeps_distributions=True)
-    for one in sample_trajectories(built, trajectories(6), settings):
-        rows = one.distributions
-        assert rows[torch.arange(len(rows)), one.token_ids].tolist() == one.logprobs
-
-
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from stages.algorithms.token_statistics import likeliest_tokens, pruned_logprobs, safe_vocabulary
+from stages.algorithms.token_statistics import likeliest_tokens, safe_vocabulary
 from stages.engines.samplers import decoder
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, StaleWeights
@@ -96,36 +96,6 @@ def test_sampled_logprobs_are_those_of_the_models_forward_pass(kind, sizes, thre
     assert read == [pytest.approx(sample.logprobs, abs=2e-5) for sample in chosen]
 
 
-def test_pruned_logprobs_are_the_trainers():
-    model, threshold = make("llama"), -1.5
-    settings = replace(SETTINGS, temperature=0.8, log_threshold=threshold)
-    for prompt, samples in zip(
-        PROMPTS, sample_numbered(TorchSampler(PARAMS, model, [END]), PROMPTS, 4, settings, 2), strict=True
-    ):
-        for sample in samples:
-            with torch.no_grad():
-                logits = model(torch.tensor([[*prompt, *sample.token_ids]])).logits[:, len(prompt) - 1 : -1] / 0.8
-            expected, outside = pruned_logprobs(logits, torch.tensor([sample.token_ids]), threshold)
-            assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=2e-5)
-            assert not outside.any()
-
-
-def test_scaled_rotary_positions_are_the_models():
-    scaling = dict(
-        rope_type="llama3",
-        rope_theta=100.0,
-        factor=4.0,
-        low_freq_factor=1.0,
-        high_freq_factor=4.0,
-        original_max_position_embeddings=16,
-    )
-    model = make("llama", rope_parameters=scaling)
-    drawn = sample_numbered(
-        TorchSampler(PARAMS, model, [END]), PROMPTS, 2, replace(SETTINGS, max_response_tokens=40), 0
-    )
-    assert_logprobs_are_the_models(model, PROMPTS, drawn)
-
-
 def test_bfloat16_stays_near_the_models_own_bfloat16():
     model = make("llama", num_key_value_heads=2).to(torch.bfloat16)
     drawn = sample_numbered(TorchSampler(replace_params(dtype="bfloat16"), model, [END]), PROMPTS, 4, SETTINGS, seed=1)
@@ -173,18 +143,6 @@ def test_responses_end_with_the_end_token_or_at_the_limit():
         assert sample.is_truncated == (sample.token_ids[-1] != END)
         reasons[sample.stop_reason] += 1
     assert len(reasons) == 2
-
-
-def test_new_weights_change_what_it_says():
-    model = make("llama")
-    sampler = TorchSampler(PARAMS, make("llama"), [END])
-    before = sampler.logprobs([[3, 4]], [[5, 6]])
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(1.5)
-    sampler.load_weights(((name, weight.detach()) for name, weight in model.named_parameters()), 4)
-    assert sampler.policy_version == 4
-    assert sampler.logprobs([[3, 4]], [[5, 6]])[0] != pytest.approx(before[0], abs=1e-3)
 
 
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "log_threshold": -1.5}])
@@ -273,15 +231,6 @@ def test_lanes_end_when_the_caller_stops_or_one_of_them_fails():
     assert threading.active_count() == before
 
 
-def test_prompts_with_different_numbers_of_responses_may_be_asked_for_together():
-    asked = [Trajectory(prompt, seed) for seed, prompt in enumerate([[3, 4, 5], [6], [6], [6], [3, 4, 5]])]
-    sampler = TorchSampler(replace_params(max_sequences=2), make("llama"), [END])
-    together = by_identity(sampler, asked)
-    for one in asked:
-        ((name, alone),) = by_identity(sampler, [one]).items()
-        assert alone.token_ids == together[name].token_ids
-
-
 BFLOAT16, INT8 = Bfloat16Weights(kind="bfloat16_weights"), Int8Weights(kind="int8_weights")
 PROMPT, RESPONSE = [3, 4, 5], [6, 7, 8]
 
@@ -319,14 +268,6 @@ def test_int8_keeps_255_levels_of_each_row():
     expected = torch.tensor([[12.7, 0.1, -0.2], [1.27, 0.01, -0.01], [0.0, 0.0, 0.0]])
     assert rounded(matrix, INT8).tolist() == [pytest.approx(row.tolist(), abs=1e-6) for row in expected]
     assert torch.equal(rounded(matrix[1], INT8), matrix[1])
-
-
-def test_int8_errs_by_half_a_step_at_most_and_is_idempotent():
-    matrix = torch.randn(20, 30, generator=torch.Generator().manual_seed(0))
-    once = rounded(matrix, INT8)
-    steps = matrix.abs().amax(1, keepdim=True) / 127
-    assert ((once - matrix).abs() <= steps * 0.5001).all()
-    assert torch.allclose(rounded(once, INT8), once, atol=1e-6)
 
 
 def test_bfloat16_keeps_eight_bits_of_every_weight():

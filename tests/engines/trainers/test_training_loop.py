@@ -9,6 +9,7 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.training_loop import Schedule, best_row, train_and_keep_best
 from stages.foundations.files import replace_folder
 from stages.observe.tracking import Run
+from tests.engines.test_pieces import cut, flip, lose
 from tests.engines.trainers.test_torch_trainer import assert_same, make_trainer, weights_of
 from tests.fakes.small_models import REWARD
 
@@ -96,25 +97,12 @@ def test_the_last_whole_checkpoint_counts(tmp_path):
     assert checkpoints.latest() is None
 
 
-def truncate(folder):
-    with open(folder / "rank_0" / "weights", "r+b") as file:
-        file.truncate(50)
-
-
-def flip(folder):
-    (folder / "rank_0" / "weights").write_text("w" * 99 + "v")
-
-
-def lose(folder):
-    (folder / "state").unlink()
-
-
-@pytest.mark.parametrize("damage", [truncate, flip, lose])
+@pytest.mark.parametrize("damage", [cut, flip, lose])
 def test_a_damaged_checkpoint_is_told_about_and_passed_over(tmp_path, capfd, damage):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 1)
     checkpoints.keep_last()
-    damage(checkpoints.folder(1))
+    damage(checkpoints.folder(1) / "rank_0" / "weights")
     assert checkpoints.latest() is None
     assert "step-000000001 is not used" in "".join(capfd.readouterr())
 

@@ -13,15 +13,15 @@ import yaml
 from pydantic import ValidationError
 
 from pipelines.launching import launchers
-from pipelines.launching.__main__ import launch_of, run, shown
-from pipelines.launching.params import LaunchParams
+from pipelines.launching.__main__ import job_name, launch_of, run, shown
+from pipelines.launching.launchers import LaunchParams
 from stages.foundations.errors import UserError
 from tests.fakes.processes import wait_until
 
 PROJECT = Path(__file__).resolve().parents[3]
 STAGE = ["-m", "stages", "rl_round@rl_1", "--params", "params.yaml", "--out", "rl 1"]
-KUBERNETES = {
-    "kind": "kubernetes",
+KUBERAY = {
+    "kind": "kuberay",
     "namespace": "team",
     "image": "registry.example/retrace:1",
     "claim": "shared",
@@ -70,18 +70,17 @@ RUN = """
 import sys
 from pathlib import Path
 from pipelines.launching.__main__ import run
-from pipelines.launching.params import LaunchParams
+from pipelines.launching.launchers import LAUNCHERS, LaunchParams
 from stages.foundations.params import load_section
 sys.exit(run(load_section(Path("params.yaml"), "launch", LaunchParams), sys.argv[1:]))
 """
-# Answers like kubectl; the job, of either operator, runs for one poll and ends as the file `end` says.
+# Answers like kubectl; the job runs for one poll and ends as the file `end` says.
 KUBECTL = """#!/bin/sh
 cd {folder}; shift 2; echo "$*" >> calls
 case $1 in
 create) cat > manifest ;;
 get) state=Running; test $(grep -c "^get" calls) -gt 2 && state=$(cat end)
-     test $2 = rayjob && printf '{{"status": {{"jobDeploymentStatus": "%s"}}}}' $state
-     test $2 = rayjob || printf '{{"status": {{"conditions": [{{"type": "%s", "status": "True"}}]}}}}' $state ;;
+     printf '{{"status": {{"jobDeploymentStatus": "%s"}}}}' $state ;;
 logs) echo "step 1 of 2" ;;
 esac
 """
@@ -127,7 +126,7 @@ def bench(tmp_path):
 
 @pytest.mark.parametrize("kind", ["python", "torchrun"])
 def test_several_nodes_need_a_tool_that_reaches_them(kind):
-    with pytest.raises(ValueError, match=r"set command\.kind slurm, kubernetes, kuberay or skypilot, or nodes 1"):
+    with pytest.raises(ValueError, match=r"set command\.kind to one of slurm, kuberay, skypilot, or nodes 1"):
         launch(command={"kind": kind})
     here = launch(nodes=1, command={"kind": kind})
     assert (here.ranks, here.is_here) == ({"python": 1, "torchrun": 8}[kind], True)
@@ -169,29 +168,8 @@ def test_two_nodes_find_each_other_and_hand_on_the_stages_arguments(bench):
     assert (folder / "out").read_text() == "2 2 $(touch evil) 'a' \"b\"" and not (folder / "evil").exists()
 
 
-def test_the_manifest_gives_every_pod_its_share_and_no_password():
-    made = yaml.safe_load(shown(launch(command=KUBERNETES), STAGE))
-    job, replicas = made["spec"], made["spec"]["pytorchReplicaSpecs"]
-    assert (made["apiVersion"], made["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
-    assert {kind: one["replicas"] for kind, one in replicas.items()} == {"Master": 1, "Worker": 1}
-    assert job["nprocPerNode"] == "8" and job["runPolicy"]["activeDeadlineSeconds"] == 5400
-    pods = [one["template"]["spec"] for one in replicas.values()]
-    assert pods[0] == pods[1]
-    (container,) = pods[0]["containers"]
-    assert container["name"] == "pytorch" and container["resources"]["limits"] == {"nvidia.com/gpu": 8}
-    assert container["command"][-len(STAGE) :] == STAGE
-    assert container["envFrom"] == [{"secretRef": {"name": "tracking"}}]
-    mounted = {mount["name"] for mount in container["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in pods[0]["volumes"]}
-    alone = yaml.safe_load(shown(launch(nodes=1, command=KUBERNETES), STAGE))
-    assert set(alone["spec"]["pytorchReplicaSpecs"]) == {"Master"}
-    assert len(made["metadata"]["name"] + "-worker-127") < 64, "a pod's name is a DNS label"
-    with pytest.raises(ValueError, match="namespace"):
-        launch(command={**KUBERNETES, "namespace": "Team A"})
-
-
 def test_a_ray_job_has_a_pod_for_each_node_and_one_process():
-    whole = launch(command={**KUBERNETES, "kind": "kuberay"})
+    whole = launch(command=KUBERAY)
     made = yaml.safe_load(shown(whole, STAGE[:5]))
     spec, cluster = made["spec"], made["spec"]["rayClusterSpec"]
     assert (made["apiVersion"], made["kind"], whole.ranks, whole.is_here) == ("ray.io/v1", "RayJob", 1, False)
@@ -205,28 +183,25 @@ def test_a_ray_job_has_a_pod_for_each_node_and_one_process():
         (container,) = group["template"]["spec"]["containers"]
         assert container["name"] == name and "command" not in container, "KubeRay starts Ray in it"
         assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
-    alone = launch(nodes=1, command={**KUBERNETES, "kind": "kuberay"})
+        assert container["envFrom"] == [{"secretRef": {"name": "tracking"}}], "a manifest has no password"
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in group["template"]["spec"]["volumes"]}
+    with pytest.raises(ValueError, match="namespace"):
+        launch(command={**KUBERAY, "namespace": "Team A"})
+    alone = launch(nodes=1, command=KUBERAY)
     assert not yaml.safe_load(shown(alone, STAGE))["spec"]["rayClusterSpec"]["workerGroupSpecs"]
 
 
-@pytest.mark.parametrize(
-    ("make", "end", "code"),
-    [
-        (launchers.pytorch_job, "Succeeded", 0),
-        (launchers.pytorch_job, "Failed", 1),
-        (launchers.ray_job, "Complete", 0),
-        (launchers.ray_job, "Failed", 1),
-    ],
-)
-def test_a_job_is_shown_ends_as_its_pods_do_and_is_taken_back(bench, make, end, code, monkeypatch, capfd):
+@pytest.mark.parametrize(("end", "code"), [("Complete", 0), ("Failed", 1)])
+def test_a_job_is_shown_ends_as_its_pods_do_and_is_taken_back(bench, end, code, monkeypatch, capfd):
     folder, tool, _ = bench
     tool("kubectl", KUBECTL)
     (folder / "end").write_text(end)
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
     monkeypatch.setattr(launchers, "SECONDS_BETWEEN_LOOKS", 0.01)
-    whole = launch(command=KUBERNETES)
-    manifest = make(whole, whole.command, "job", STAGE)
-    assert launchers.run_job(manifest) == code
+    whole = launch(command=KUBERAY)
+    manifest = launchers.ray_job(whole, whole.command, job_name(STAGE), STAGE)
+    assert run(whole, STAGE) == code
     assert "step 1 of 2" in capfd.readouterr().out
     verbs = [line.split()[0] for line in (folder / "calls").read_text().splitlines()]
     assert verbs[:2] == ["delete", "create"] and verbs[-1] == "delete"
@@ -237,7 +212,7 @@ def test_a_job_is_taken_back_when_the_stage_is_ended(bench):
     folder, tool, start = bench
     tool("kubectl", KUBECTL)
     (folder / "end").write_text("Running")
-    started = start(["-m", "pipelines.launching", *STAGE[2:]], command=KUBERNETES)
+    started = start(["-m", "pipelines.launching", *STAGE[2:]], command=KUBERAY)
     calls = folder / "calls"
     wait_until(lambda: (calls.exists() and "logs" in calls.read_text()) or started.poll() is not None)
     started.send_signal(signal.SIGTERM)
@@ -254,7 +229,7 @@ def test_a_skypilot_task_says_where_each_node_finds_the_first_one():
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1"} < set(told) and "rl 1" in told
 
 
-@pytest.mark.parametrize(("command", "tool"), [(SLURM, "srun"), (KUBERNETES, "kubectl"), (SKYPILOT, "sky")])
+@pytest.mark.parametrize(("command", "tool"), [(SLURM, "srun"), (KUBERAY, "kubectl"), (SKYPILOT, "sky")])
 def test_a_tool_that_is_missing_is_told(monkeypatch, command, tool):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match=f"needs {tool}, which is not on the PATH"):

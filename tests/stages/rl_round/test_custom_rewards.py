@@ -1,8 +1,11 @@
 """A round with a user's function as reward: its rewards, its failures, the signal of a group, and resuming."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
+from mlflow.exceptions import MlflowException
+from pydantic import TypeAdapter
 
 from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
@@ -13,6 +16,7 @@ from stages.foundations.params import CUSTOM
 from stages.foundations.tables import ROLLOUT, read_table
 from stages.rl_round.asynchronous.journal import Finished, record_from_json, record_to_json
 from stages.rl_round.drawing import make_rollout, recorded_rollout
+from stages.rl_round.methods import RewardParams
 from stages.rl_round.records import Group, pack_groups, unpack_groups
 from tests.fakes.rounds import (
     NONE,
@@ -163,10 +167,8 @@ def test_a_round_learns_resumes_and_counts_what_failed(custom, taught, tmp_path,
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("def points(response): return 1", "has no score: its functions are points"),
         ("def score(respones): return 1", "wants respones, which no row has"),
         ("def score(response): raise ValueError('no')", "the custom reward could not decide .* ValueError: no"),
-        ("def score(response): return float('nan')", "it returned nan, which is no finite number"),
     ],
 )
 def test_a_function_that_fails_stops_the_round_in_one_sentence(custom, taught, tmp_path, source, message):
@@ -175,3 +177,20 @@ def test_a_function_that_fails_stops_the_round_in_one_sentence(custom, taught, t
     with pytest.raises(UserError, match=message):
         main(rl_flags(taught, params, tmp_path))
     assert not (tmp_path / "rl_1").exists()
+
+
+@pytest.mark.parametrize("name", ["pass@1", "style(v2)", "a//b", "a/../b", "", "right", "style v2.1", "länge", "9-a"])
+def test_names_of_parts_are_those_that_mlflow_takes_for_a_curve(name):
+    from mlflow.utils.validation import _validate_metric_name
+
+    part = {"weight": 1.0, "reward": {"kind": "environment"}}
+    function = {"kind": "function", "file": "custom/a.py", "name": "f", "weights": {name: 2.0}}
+    rewards = [{"kind": "sum", "rewards": {name: part}}, function]
+    try:
+        _validate_metric_name(f"reward/part_{name}")
+        is_taken = bool(name)
+    except MlflowException:
+        is_taken = False
+    for reward in rewards:
+        with nullcontext() if is_taken else pytest.raises(ValueError, match="names a curve"):
+            TypeAdapter(RewardParams).validate_python(reward)

@@ -7,16 +7,15 @@ import pytest
 
 from pipelines.graph.recipes import read_recipe
 from pipelines.graph.schema import check_values
+from pipelines.planning.work import WORK, Lengths
 from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
-from stages.foundations.stage import Lengths
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.rl_round.contradictions import loop_contradictions
 from stages.rl_round.loop import synchronous, weight_sync
 from stages.rl_round.loop.evaluation import best_evaluation, evaluation_row, is_over
 from stages.rl_round.params import EvaluationParams
-from stages.rl_round.stage import ABOUT
 from tests.fakes.held_out import held_out_accuracy
 from tests.fakes.rounds import JUDGED, assert_same, copied, curve, group, replay_params, settings
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
@@ -211,6 +210,6 @@ def test_a_recipe_is_checked_and_planned_before_it_runs():
         check_values(recipe, "mine")
     recipe["rl"]["evaluation"] = {**EVALUATION, "problems": rows, "every_steps": 4}
     lengths = Lengths(prompt=20, response_share=0.3, drawn_per_trained=1.0, sources={"drawn_per_trained": "given"})
-    _, held_out = ABOUT.work(check_values(recipe, "mine"), "rl_round@rl_1", lengths).sampling
+    _, held_out = WORK["rl_round"](check_values(recipe, "mine"), "rl_round@rl_1", lengths).sampling
     evaluated = {0, *range(0, steps, 4), steps}
     assert (held_out.calls, held_out.prompts, held_out.samples) == (len(evaluated), rows, 4)

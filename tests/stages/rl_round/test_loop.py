@@ -55,15 +55,6 @@ def sync(probe, trainer, sampler, version):
     return probe.check(sampler, from_trainer)
 
 
-def test_a_sync_that_arrives_is_silent(both_sides):
-    trainer, sampler = both_sides
-    probe = make_probe(sampler)
-    assert len(probe.prompts) == 2
-    for version in range(1, 4):
-        disturb(trainer, 0.05)
-        assert sync(probe, trainer, sampler, version) < 1e-4
-
-
 @pytest.mark.parametrize(
     ("bound", "change", "error"),
     [
@@ -93,20 +84,6 @@ def test_nan_is_no_agreement(both_sides):
     with torch.no_grad():
         next(iter(trainer.named_weights()))[1].fill_(torch.nan)
     with pytest.raises(SyncError, match="differs by nan"):
-        sync(probe, trainer, sampler, 1)
-
-
-def test_one_stale_weight_is_enough(both_sides, monkeypatch):
-    trainer, sampler = both_sides
-    probe = make_probe(sampler)
-    load = sampler.load_weights
-    monkeypatch.setattr(
-        sampler,
-        "load_weights",
-        lambda tensors, version: load([(n, t) for n, t in tensors if "embed_tokens" not in n], version),
-    )
-    disturb(trainer, 0.05)
-    with pytest.raises(SyncError):
         sync(probe, trainer, sampler, 1)
 
 

@@ -320,16 +320,3 @@ def test_the_recipe_is_sound_and_may_select_by_pass_rate(recipe):
 def test_processes_that_do_not_fit_are_told_before_a_stage_starts(recipe, section, changes, told):
     with pytest.raises(UserError, match=told):
         check_values({**recipe, section: {**recipe[section], **changes}}, "x")
-
-
-@pytest.mark.parametrize(
-    "name", ["reward", "advantage", "policy_loss", "rollout_correction", "schedule", "reference_kl"]
-)
-def test_the_docs_name_every_kind(name):
-    page = (Path(__file__).resolve().parents[3] / "docs/reference/recipes.md").read_text()
-    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
-    schema = RlParams.model_json_schema()
-    refs = re.findall(r"#/\$defs/(\w+)", str(schema["properties"][name]))
-    named = [schema["$defs"][ref]["properties"]["kind"] for ref in refs]
-    kinds = {kind for one in named for kind in one.get("enum", [one.get("const")])}
-    assert len(kinds) > 1 and kinds <= set(re.findall(r"`(\w+)`", row))

@@ -17,11 +17,11 @@ from stages.foundations.files import dvc_md5
 from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.rl_round.loop import in_process, training_step
 from stages.rl_round.loop.round_log import RolloutLog
+from stages.rl_round.stage import ABOUT
 from tests.fakes.engine_params import LORA, MUON
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.rounds import (
     ADAPTED,
-    COSINE,
     EVERYTHING,
     EXACT_UNDER_MISMATCH,
     JUDGED,
@@ -38,7 +38,8 @@ from tests.fakes.rounds import (
     kill_after_three_steps,
     replay_params,
 )
-from tests.fakes.taught_policy import rl_flags, write_params
+from tests.fakes.taught_policy import rl_flags, write_inputs, write_params
+from tests.fakes.tiny_policy import byte_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +57,6 @@ def test_accuracy_rises(undisturbed):
     metrics = json.loads((undisturbed / "rl_1.json").read_text())
     assert metrics["accuracy/mean_last"] == pytest.approx(rows[-1]["accuracy/mean"])
     assert metrics["sync/logprob_gap_max"] < 1e-4 > metrics["logprob_gap/token_max"]
-
-
-def test_every_rollout_is_kept_once_with_its_fate(undisturbed):
-    frame = read_table(undisturbed / "rl_1.parquet", ROLLOUT)
-    rows = curve(undisturbed)
-    assert len(frame) == 8 * sum(row["groups/drawn"] for row in rows)
-    assert frame["is_trained"].sum() == 8 * sum(row["groups/trained"] for row in rows)
-    assert (frame["response_tokens"] == frame["token_ids"].map(len)).all()
-    assert (frame["rollout_logprobs"].map(max) <= 0).all()
-    drawn = frame.groupby(["problem_id", "step"])["sample_index"].agg(list)
-    assert all(sorted(indices) == sorted(list(range(8)) * (len(indices) // 8)) for indices in drawn)
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(taught, undisturbed, tmp_path):
@@ -131,16 +121,19 @@ def test_a_round_in_which_no_step_trained_says_so(taught, tmp_path, capsys, samp
     assert all(math.isfinite(value) for row in curve(tmp_path) for value in row.values())
 
 
-@pytest.mark.parametrize("sampling", [{"kind": "dynamic", "max_draws": 3, "max_staleness": 1}, {"kind": "none"}])
-def test_under_a_length_reward_dynamic_sampling_leaves_out_groups_of_one_verdict(taught, tmp_path, sampling):
-    """Their rewards differ only by length; without dynamic sampling the round trains on that."""
-    changes = {"rl.dynamic_sampling": sampling, "rl.reward": COSINE, "rl.overlong": NONE, "rl_rounds.rl_1.steps": 3}
-    main(rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))
-    frame = read_table(tmp_path / "rl_1.parquet", ROLLOUT)
-    trained = frame[frame["is_trained"]]
-    groups = (trained["verdict"] == "correct").groupby((trained["sample_index"] == 0).cumsum())
-    assert groups.ngroups > 3
-    assert (groups.nunique() == 2).all() == (sampling["kind"] == "dynamic")
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, ["no step of rl_1 trained: none of the 60 groups .*100.0%.*Try harder problems"]),
+        ({"groups/trained": 12}, ["no step of rl_1 trained: the verifier failed on every response"]),
+        ({"progress/steps_without_update": 4}, []),
+    ],
+    ids=["all-right", "all-undecided", "one-step-trained"],
+)
+def test_a_round_of_problems_that_are_always_solved_asks_for_harder_ones(changes, told):
+    metrics = {"progress/steps": 5, "progress/steps_without_update": 5, "groups/drawn": 60, "accuracy/mean_last": 1.0}
+    warnings = ABOUT.warnings("rl_1", metrics | changes)
+    assert len(warnings) == len(told) and all(map(re.match, told, warnings))
 
 
 @pytest.mark.parametrize(
@@ -162,6 +155,35 @@ def test_under_a_length_reward_dynamic_sampling_leaves_out_groups_of_one_verdict
 def test_contradictory_settings_are_refused(taught, tmp_path, change, told):
     with pytest.raises(UserError, match=told):
         main(rl_flags(taught, write_params(tmp_path / "params.yaml", change), tmp_path))
+
+
+CALLS = {
+    "kind": "tools",
+    "tools": {"sum": {"kind": "calculator", "busy_fraction": 0.0}},
+    "calls": {"kind": "marked", "call": "<|call|>", "answer": "!"},
+    "frame": {"kind": "text", "before": ":", "after": ";"},
+    "max_turns": 2,
+    "max_observation_tokens": 4,
+    "workers": {"processes": 1, "memory_mib": 512, "timeout_seconds": 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"prompt.environment": CALLS}, r"prompt\.environment\.calls\.call is '<\|call\|>', which .* special token"),
+        ({"verifier.thought": {"open": "(", "close": "<|call|>"}}, r"verifier\.thought\.close is '<\|call\|>'"),
+    ],
+)
+def test_a_round_whose_marks_no_response_can_hold_does_not_start(tmp_path, change, told):
+    folder = write_inputs(tmp_path)
+    shutil.copytree(folder / "base", folder / "sft")
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<|call|>"], special_tokens=True)
+    tokenizer.save_pretrained(folder / "sft")
+    with pytest.raises(UserError, match=told):
+        main(rl_flags(folder, write_params(tmp_path / "params.yaml", change), tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_small_round_follows_its_settings(taught, tmp_path):
@@ -446,10 +468,3 @@ def test_a_loss_that_is_not_finite_names_step_problems_and_checkpoint(taught, tm
         str(told.value),
     )
     assert not (tmp_path / "rl_1").exists()
-
-
-def test_an_unknown_round_names_those_there_are(taught, tmp_path):
-    flags = rl_flags(taught, taught / "params.yaml", tmp_path)
-    flags[0] = "rl_round@rl_9"
-    with pytest.raises(UserError, match=r"no `rl_rounds\.rl_9`; at that level it has: rl_1"):
-        main(flags)

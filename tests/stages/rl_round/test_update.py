@@ -208,11 +208,6 @@ def test_estimators_of_whole_responses(advantage, expected):
         assert row == pytest.approx([value] * len(row), abs=1e-5)
 
 
-def test_the_outcome_is_discounted_towards_the_first_token():
-    found = advantages([scored([5, 6, 7], 1.0), scored([8], -1.0)], advantage=CENTRED, study={"reward_discount": 0.5})
-    assert found == [pytest.approx([0.25, 0.5, 1.0]), pytest.approx([-1.0])]
-
-
 def test_the_penalty_is_a_stream_of_its_own_with_its_own_discount():
     penalty = {"kind": "ngram", "n": 2, "penalty": -0.1, "discount": 0.5}
     # 5 6 5 6: the second 5 6 repeats. Tokens 2 and 3 get -0.1; to go: t3 -0.1, t2 -0.15, t1 -0.075, t0 -0.0375.
@@ -252,14 +247,6 @@ def test_the_kl_to_the_reference_may_be_a_reward_of_each_token():
     assert found.value_targets[0].tolist() == pytest.approx([0.2, 0.2, 0.95])
 
 
-def test_repeated_tokens_are_counted():
-    penalty = {"kind": "ngram", "n": 2, "penalty": -0.1, "discount": 1.0}
-    group = Group("a", [1], (scored([5, 6, 5, 6], 1.0), scored([7, 8], -1.0)))
-    choice = settings(study={"repetition_penalty": penalty})
-    found = with_advantages(training_samples([group], choice, 0), choice)
-    assert found.penalised.tolist() == [[False, False, True, True], [False] * 4]
-
-
 def as_trained(*groups):
     """Returns samples of groups of (tokens, reward, probabilities, sums of squared probabilities) for the trainer."""
     made = [Group("a", [1], tuple(scored(tokens, reward) for tokens, reward, _, _ in group)) for group in groups]
@@ -268,16 +255,6 @@ def as_trained(*groups):
     logprobs = rows([torch.tensor(row).log().tolist() for row in probs], samples.response_mask)
     squared = rows(squares, samples.response_mask)
     return replace(samples, proximal_logprobs=logprobs, sum_squared_probs=squared)
-
-
-def test_the_optimal_token_baseline_worked_by_hand():
-    """Two responses of one group, rewards 1 and 0, both of one token.
-
-    Proxies 1 - 2p + q: p = 0.5, q = 0.5 gives 0.5; p = 0.25, q = 0.4 gives 0.9. Baseline 0.5 / 1.4 at that token.
-    """
-    samples = as_trained([([5], 1.0, [0.5], [0.5]), ([6], 0.0, [0.25], [0.4])])
-    found = with_advantages(samples, settings(advantage={**OTB, "lone_tail": "return"})).advantages
-    assert found[:, 0].tolist() == pytest.approx([1 - 5 / 14, -5 / 14])
 
 
 @pytest.mark.parametrize(("lone_tail", "tail"), [("return", [1.0, 1.0]), ("zero", [0.0, 0.0])])

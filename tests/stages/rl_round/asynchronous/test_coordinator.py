@@ -9,8 +9,6 @@ import pytest
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.custom_functions import FunctionValue
-from stages.engines.replicas.replica import Report
-from stages.engines.samplers.protocol import PartialResponse
 from stages.rl_round.asynchronous.coordinator import Coordinator
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.methods import AllPrompts, NoPositiveResampling
@@ -176,16 +174,6 @@ def test_what_an_environment_wrote_stays_marked_through_moves_deaths_and_a_kill(
     assert all(one.episode.observed == spans(0, len(one.token_ids)) for one in samples)
     assert {one.episode.reward for one in samples} == {1 / 3}
     assert second.coordinator.trained_lengths.tokens == sum(one.policy_tokens for one in samples)
-
-
-def test_what_a_replica_gives_back_brings_its_spans():
-    core, begun = coordinator(2), PartialResponse([5, 6, 7], [-1.0, 0.0, -2.0], ((1, 2),))
-    core.pool.join(0)
-    core.orders(0, 0, [0])
-    core.receive(0, Report(0, pulled=0))
-    name = next(iter(core.orders(0, 0, [0]).begin))
-    core.receive(0, Report(0, withdrawn={name: begun}))
-    assert core.pool.waiting[name].so_far().begun == begun
 
 
 CUSTOM = {"reward": {"kind": "function", "file": "custom/mine.py", "name": "score"}}

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from stages.engines.distributed import waiting
 from stages.engines.replicas.replica import Report
 from stages.engines.samplers.protocol import Load, Trajectory
 from stages.foundations.errors import UserError
@@ -24,12 +25,12 @@ from stages.rl_round.asynchronous.hub import (
 )
 from stages.rl_round.asynchronous.timeline import MOVED, Timeline
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Repacked, TrajectoryPool
-from stages.rl_round.loop_methods import BestFitRepack
+from stages.rl_round.methods import BestFitRepack
 from stages.rl_round.round import Trained
 
 
 def hub_with(**parts):
-    names = [part.name for part in fields(Hub) if part.default is part.default_factory is MISSING]
+    names = [part.name for part in fields(Hub) if part.init and part.default is part.default_factory is MISSING]
     known = {"this_round": SimpleNamespace(name="rl_1"), "journal": SimpleNamespace(folder=Path("scratch/journal"))}
     return Hub(**{**dict.fromkeys(names), "batches": {}, **known, **parts})
 
@@ -42,25 +43,31 @@ def test_a_checkpoint_that_the_journal_does_not_lead_to_is_an_error(steps_known)
         hub._note_trained(Trained(4))
 
 
-@pytest.mark.parametrize("calls", [[], ["train"]])
-def test_a_round_in_which_nothing_happens_says_so_and_is_given_up_when_nobody_works(calls, capsys):
+@pytest.mark.parametrize(("judging", "patience", "seconds"), [(0, 0.0, 600), (3, 0.0, 3600), (0, 900.0, 1500)])
+def test_a_round_in_which_nothing_happens_says_so_and_ends(judging, patience, seconds, capsys, monkeypatch):
+    """Earlier where nobody has work: no process, the verifier, the trainer."""
+    now = [0.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
     pool = TrajectoryPool(None, 1, 100, None)
     pool.join(0)
     hub = hub_with(
-        coordinator=SimpleNamespace(pool=pool, window=SimpleNamespace(ready=0)),
+        coordinator=SimpleNamespace(pool=pool, window=SimpleNamespace(ready=0), judging=judging),
         fleet=SimpleNamespace(started=lambda: [0]),
-        trainers=SimpleNamespace(is_up=True, calls=calls, steps_done=2),
+        trainers=SimpleNamespace(activity="works", steps_done=2, restarts=0, patience=patience),
         curve=[{}] * 3,
     )
-    for now in range(600):
-        hub._check_standing(float(now))
+
+    def check(seconds):
+        for _ in range(seconds):
+            now[0] += 1.0
+            hub._check_progress()
+
+    check(seconds + 1)
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 9 and "behind step 2, 1 replicas hold weights [None], 0 responses" in said[0]
-    if calls:
-        hub._check_standing(601.0)
-    else:
-        with pytest.raises(RuntimeError, match=r"rl_1 is stuck.*Remove scratch to start"):
-            hub._check_standing(601.0)
+    assert len(said) == seconds // 61
+    assert "the trainer works behind step 2 after 0 restarts, 1 replicas hold weights [None], 0 responses" in said[0]
+    with pytest.raises(RuntimeError, match=r"rl_1 is stuck.*Remove scratch to start"):
+        check(1)
 
 
 def draining_pool(reports):

@@ -212,11 +212,6 @@ def test_floats_keep_every_bit(values):
     assert len(unpack_floats(stored)) == len(values)
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False)))
-def test_single_precision_takes_four_bytes_before_base64(values):
-    assert len(pack_floats(values)) == -(-4 * len(values) // 3) * 4
-
-
 def test_a_kind_that_is_not_known_is_named():
     with pytest.raises(ValueError, match="no records of kind 'begun'"):
         record_from_json({"kind": "begun"})

@@ -23,6 +23,7 @@ from tests.fakes.held_out import held_out_accuracy
 from tests.fakes.processes import assert_becomes, those_with, wait_until
 from tests.fakes.rounds import ASYNCHRONOUS, WEIGHTS, copied, curve, replay_params
 from tests.fakes.taught_policy import rl_flags, write_params
+from tests.stages.rl_round.asynchronous.chrome_trace import problems_of
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -117,8 +118,8 @@ def check_round(taught, folder, window=2, settings=CHANGES):
     assert (trained["step"] - 1 - trained["policy_version"]).between(0, window).all()
     assert replayed(taught, folder, settings) == dvc_md5(folder / "out/rl_1")
     trace = json.loads((folder / "out/schedules/rl_1/timeline.json").read_text())
-    for shares in trace["otherData"]["shares"].values():
-        assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+    assert trace["otherData"]["seconds"]["trainer"]["train"] > 0
+    assert problems_of(folder / "out/schedules/rl_1/timeline.json") == []
     return json.loads((folder / "out/rl_1.json").read_text())
 
 
@@ -192,7 +193,7 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path, monk
     # The teacher is the policy that the round starts from, which every step measures, and which the policy leaves.
     name = "distillation/reverse_kl"
     kls = [row[name] for row in curve(tmp_path / "out") if name in row]
-    assert len(kls) == STEPS and abs(kls[0]) < 1e-4 < kls[-1]
+    assert len(kls) == STEPS and abs(kls[0]) < 1e-4 < max(map(abs, kls[1:]))  # estimates, of either sign
     assert "Traceback" not in said(tmp_path)
     check_nothing_is_left(process)
 

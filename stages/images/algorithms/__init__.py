@@ -1,0 +1,1 @@
+"""Formulas of the text-to-image branch, and its world of shapes."""

@@ -1,0 +1,1 @@
+"""Generators, scorers and pictures of the text-to-image branch."""
