@@ -44,6 +44,16 @@ def trajectories(lengths):
     return [SimulatedTrajectory(number, number, length) for number, length in enumerate(lengths)]
 
 
+@pytest.mark.parametrize("seed", range(9))
+def test_as_many_steps_are_within_a_time_as_end_in_it(seed):
+    rng = random.Random(seed)
+    sequences, kv, most = rng.randint(1, 300), rng.randint(0, 400_000), rng.randint(0, 4000)
+    limit = STEP.seconds(sequences, kv, most) / 3
+    within = STEP.steps_within(sequences, kv, limit, most)
+    assert STEP.seconds(sequences, kv, within) <= limit
+    assert within == most or STEP.seconds(sequences, kv, within + 1) > limit
+
+
 class SlowReplica:
     """The same replica as a loop over tokens."""
 
