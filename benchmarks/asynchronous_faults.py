@@ -51,11 +51,9 @@ ACTORS = {"replica": "ReplicaActor", "relay": "Relay", "trainer": "TrainerActor"
 SECONDS_BETWEEN = (6.0, 10.0)
 """Longer than a victim takes to be back: the promise is about any one process at a time."""
 LEFT_OVER_SECONDS = 10.0
-SERVES_SECONDS = 15.0
 STAND_STILL_SECONDS = 600.0
 MOST_RECORDS_BEHIND = 40
 """Journal records behind a step, about as many as a step has with the sizes below."""
-PAUSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,6 @@ class Places:
     params: Path
 
     def command(self, out: Path, params: Path) -> list[str]:
-        """Returns the command line of the stage."""
         flags = {
             "params": params,
             "policy": self.project / "data/policies/sft",
@@ -101,7 +98,6 @@ class Places:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)

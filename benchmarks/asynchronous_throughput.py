@@ -51,8 +51,6 @@ SIMULATED_STEPS = 20
 
 @dataclass(frozen=True)
 class Measured:
-    """One run."""
-
     seconds_per_step: float
     whole_seconds_per_step: float
     """From the end of the first step to that of the last."""
@@ -63,7 +61,6 @@ class Measured:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the contenders in turns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=5)
@@ -217,8 +214,6 @@ class Repeating(list[list[int]]):
 
 @dataclass(frozen=True)
 class DeviceRun:
-    """One schedule, simulated."""
-
     seconds_per_step: float
     tokens_per_second: float
     """Drawn by all devices."""

@@ -10,12 +10,14 @@ Command (started by `benchmarks.rl_step`): python -m benchmarks.contender NAME S
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +35,17 @@ CONTENDERS = {
 }
 
 
+def installed(names: Sequence[str]) -> dict[str, str]:
+    """Returns the versions of those packages that this machine has."""
+    found = {}
+    for name in names:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Settings of every contender."""
-
     params: str
     """Parameter file; the contenders read the sections prompt, rl, sampler, trainer and verifier."""
     policy: str
@@ -109,7 +118,6 @@ def read_problems(settings: Settings) -> list[dict[str, Any]]:
 
 
 def of_turn(rows: list[Any], turn: int, settings: Settings) -> list[Any]:
-    """Returns the rows of one turn."""
     return rows[turn * settings.prompts : (turn + 1) * settings.prompts]
 
 

@@ -155,7 +155,6 @@ def peer(differences: NDArray, seed: int) -> Interval:
 def measure(
     own: Population, problems: int, draws: int, seed: int, method: Callable[[NDArray, int], Interval]
 ) -> Measured:
-    """Measures `method` on `draws` benchmarks."""
     totals, truth = numpy.zeros(4), own.truth
     for number, (differences, times) in enumerate(own.benchmarks(problems, draws, seed)):
         _, low, high = method(differences, number)
@@ -201,7 +200,6 @@ def populations() -> Iterator[tuple[str, float, float, Population]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prints a line for each setting, then the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=10_000, help="simulated benchmarks for each setting")
     parser.add_argument("--bootstraps", type=int, default=500, help="of the peer; 0 leaves it out")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from pipelines.graph.recipes import recipe_text
-from pipelines.runtime.process_group import end_groups
+from pipelines.runtime.process_group import end_groups, terminated_as_interrupt
 from stages.foundations.errors import UserError
 from stages.foundations.files import load_yaml
 from tests.fakes.miniature import LAPTOP, output_hashes, use_miniature
@@ -37,6 +37,7 @@ KINDS = {
     "pipelines.ui.deployments": "worker",
     "prefect.engine": "flow",
     "prefect.flow_engine": "flow",
+    "stages": "stage",
 }
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 UNREACHABLE = (urllib.error.URLError, ConnectionError, TimeoutError)
@@ -44,6 +45,22 @@ UNREACHABLE = (urllib.error.URLError, ConnectionError, TimeoutError)
 
 class GaveUp(Exception):
     """The clone's servers or flows could not be started; the message says what was observed last."""
+
+
+def exit_code_of(tool: Callable[[], int]) -> int:
+    """Returns the exit code of `tool`; 1 when it gives up, 2 for a mistake of the caller, 130 after Ctrl-C."""
+    try:
+        with terminated_as_interrupt():
+            return tool()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (GaveUp, psutil.Error, KeyError) as error:
+        print(f"FAILED: {error if isinstance(error, GaveUp) else repr(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: what was started is ended, what was seen is on record", file=sys.stderr)
+        return 130
 
 
 def say(line: str) -> None:
@@ -244,8 +261,6 @@ def kind_of(command: list[str]) -> str:
         return module if "server" in rest else ""
     if module == "dvc":
         return "dvc" if "repro" in rest else ""
-    if module.startswith("stages."):
-        return "" if module.startswith("stages.foundations") else "stage"
     return KINDS.get(module, "")
 
 

@@ -22,7 +22,6 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
-    """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mirror", type=Path, default=PROJECT.parent / "shared" / "data" / "mirror")
     parser.add_argument("--every", type=int, default=1, help="take every n-th row")

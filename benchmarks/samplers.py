@@ -33,7 +33,6 @@ class Task:
         self.responses = settings.prompts * rl.group_size
 
     def of_turn(self, turn: int) -> list[list[int]]:
-        """Returns the prompts of a turn."""
         return of_turn(self.prompts, turn, self.settings)
 
 

@@ -29,10 +29,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 from scipy.special import stdtrit
 
 from benchmarks.laptop_clone import (
@@ -41,6 +41,7 @@ from benchmarks.laptop_clone import (
     CloneUi,
     GaveUp,
     different_outputs,
+    exit_code_of,
     git,
     make_clone,
     make_work_folder,
@@ -49,7 +50,6 @@ from benchmarks.laptop_clone import (
     say,
     working_processes,
 )
-from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 
@@ -202,7 +202,6 @@ def findings(runs: Sequence[dict[str, float]]) -> list[Growth]:
 
 
 def tell(found: Sequence[Growth], problems: Sequence[str], runs: int) -> None:
-    """Prints the table and the verdict."""
     print(f"| {'quantity':22} | {'run 1':>11} | {'last run':>11} | {'a run more, with 95% interval':>38} | verdict |")
     print("|---|---|---|---|---|")
     for one in found:
@@ -218,29 +217,20 @@ def tell(found: Sequence[Growth], problems: Sequence[str], runs: int) -> None:
 
 
 def main() -> int:
-    """Parses, runs, prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="a new folder: clone, records, logs")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--recipe", default="laptop", help="or miniature: the graph of laptop with small numbers")
-    flags = parser.parse_args()
-    try:
-        if flags.runs < 1:
-            raise UserError("--runs is at least 1")
-        work = make_work_folder(flags.work)
-        about = {name: str(value) for name, value in vars(flags).items()}
-        content: dict[str, Any] = {"about": {**about, "commit": git(PROJECT, "rev-parse", "HEAD")}, "runs": []}
-        with terminated_as_interrupt():
-            problems = soak(flags, work, content)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (GaveUp, psutil.Error, KeyError) as error:
-        print(f"FAILED: {error!r}" if not isinstance(error, GaveUp) else f"FAILED: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: what was started is ended, what was measured is on record", file=sys.stderr)
-        return 130
+    return exit_code_of(partial(_run, parser.parse_args()))
+
+
+def _run(flags: argparse.Namespace) -> int:
+    if flags.runs < 1:
+        raise UserError("--runs is at least 1")
+    work = make_work_folder(flags.work)
+    about = {name: str(value) for name, value in vars(flags).items()}
+    content: dict[str, Any] = {"about": {**about, "commit": git(PROJECT, "rev-parse", "HEAD")}, "runs": []}
+    problems = soak(flags, work, content)
     found = findings(content["runs"])
     content |= {"growth": [{**asdict(one), "verdict": one.verdict} for one in found], "problems": problems}
     write_json(work / "soak.json", content)

@@ -22,6 +22,10 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
+from stages.algorithms.token_statistics import token_statistics
+
 MOST_MEMORY, MOST_TIME = 1 / 8, 1.3  # of the naive path
 PATHS = ("ours", "naive", "naive_three")
 
@@ -71,8 +75,6 @@ def run_apart(path: str) -> dict[str, float]:
 
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
     """Returns seconds of the forward pass without gradient, of forward and backward, and peak GiB above the inputs."""
-    import torch
-
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     path = make_path(arguments.measure, arguments.chunk_tokens)
@@ -88,10 +90,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def make_path(name: str, chunk_tokens: int | None):
-    import torch
-
-    from stages.algorithms.token_statistics import token_statistics
-
     def naive(hidden, head, token_ids):
         logprobs = (hidden @ head.T).float().log_softmax(-1)
         return logprobs.gather(-1, token_ids[..., None])[..., 0]
@@ -111,8 +109,6 @@ def make_path(name: str, chunk_tokens: int | None):
 
 
 def inputs(tokens: int, vocabulary: int, width: int, arguments: argparse.Namespace) -> tuple:
-    import torch
-
     torch.manual_seed(0)
     place = {"device": arguments.device, "dtype": getattr(torch, arguments.dtype)}
     hidden = torch.randn(1, tokens, width, **place).requires_grad_()
@@ -127,8 +123,6 @@ def run(path, tensors: tuple) -> float:
 
 
 def timed(work, device: str) -> float:
-    import torch
-
     synchronise = torch.cuda.synchronize if device == "cuda" else lambda: None
     synchronise()
     start = time.perf_counter()
@@ -139,8 +133,6 @@ def timed(work, device: str) -> float:
 
 def held(device: str) -> float:
     if device == "cuda":
-        import torch
-
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
     return status_bytes("VmRSS")
@@ -148,8 +140,6 @@ def held(device: str) -> float:
 
 def peak(device: str) -> float:
     if device == "cuda":
-        import torch
-
         return torch.cuda.max_memory_allocated()
     return status_bytes("VmHWM")
 

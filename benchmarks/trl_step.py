@@ -38,7 +38,6 @@ COLOCATED = {
 
 
 def play(settings: Settings, channel: Channel) -> None:
-    """Plays the turns."""
     params = Path(settings.params)
     rl = load_section(params, "rl", RlParams)
     prompt = load_section(params, "prompt", PromptParams)
@@ -157,7 +156,6 @@ class Turns(TrainerCallback):
         self.initial = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
 
     def on_step_begin(self, args, state, control, **_):
-        """Waits for the turn."""
         if state.global_step % self.updates == 0 and self.channel.wait() is None:
             raise UserError("the benchmark ended before the last turn")
 

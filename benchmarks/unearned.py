@@ -21,7 +21,6 @@ from tests.fakes.unearned_answers import EARNED, UNEARNED, drawn, towers
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints one line per class."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.unearned", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -173,9 +173,12 @@ for command in (
     plan,
     compare,
     rollouts,
+    verify,
+    mirror,
+    explain,
+    export,
+    doctor,
 ):
-    app.command()(command)
-for command in (verify, mirror, explain, export, doctor):
     app.command()(command)
 app.add_typer(annotations, name="annotations")
 

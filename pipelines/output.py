@@ -16,6 +16,11 @@ def there_are(name: str, known: Sequence[str]) -> str:
     return (f"did you mean {near[0]!r}? There are " if near else "there are ") + (", ".join(known) or "none")
 
 
+def printable(text: str, kept: str = "") -> str:
+    """Returns the text with a space for each control character, which a terminal would obey, but for those `kept`."""
+    return "".join(one if one.isprintable() or one in kept else " " for one in text)
+
+
 def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> list[str]:
     """Returns a line per row: names (first columns) left-aligned, figures right-aligned, two spaces between."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.metadata
 import json
 import os
 import signal
@@ -28,6 +27,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.contender import installed
 from benchmarks.gpu.measuring import Row
 
 PARTS = {
@@ -126,19 +126,12 @@ def _last_line(text: str) -> str:
 
 
 def surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the hardware and software of the figures."""
-    versions = {}
-    for name in VERSIONS:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     device = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
     return {
         "device": device,
         "driver": _driver() if arguments.device == "cuda" else "",
         "cuda": torch.version.cuda or "",
-        "versions": versions,
+        "versions": installed(VERSIONS),
         "date": datetime.date.today().isoformat(),
         "command": " ".join(["python -m benchmarks.gpu", arguments.part, *(["--miniature"] * arguments.miniature)]),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -127,12 +128,8 @@ def update_rows(bench: Bench, name: str, least: float, is_checkpointed: bool) ->
     return rows
 
 
-def update_small(bench: Bench) -> list[Row]:
-    return update_rows(bench, "Qwen2.5-0.5B", 60_000, False)
-
-
-def update_large(bench: Bench) -> list[Row]:
-    return update_rows(bench, "Qwen2.5-1.5B", 25_000, True)
+update_small = partial(update_rows, name="Qwen2.5-0.5B", least=60_000, is_checkpointed=False)
+update_large = partial(update_rows, name="Qwen2.5-1.5B", least=25_000, is_checkpointed=True)
 
 
 def torch_sampler(bench: Bench) -> list[Row]:

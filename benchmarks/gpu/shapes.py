@@ -46,7 +46,6 @@ def qwen2_config(shape: Shape) -> Qwen2Config:
 
 
 def random_model(bench: Bench, shape: Shape, dtype: torch.dtype) -> Qwen2ForCausalLM:
-    """Returns a random model on the bench's device."""
     torch.manual_seed(0)
     with bench.device:
         return Qwen2ForCausalLM._from_config(qwen2_config(shape), dtype=dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from benchmarks.contender import Settings
@@ -73,8 +74,7 @@ def play(bench: Bench, contender: str, told: str, most: float | None) -> list[Ro
     return rows
 
 
-def ours(bench: Bench) -> list[Row]:
-    return play(bench, "ours", "ours", 8.0)
+ours = partial(play, contender="ours", told="ours", most=8.0)
 
 
 def trl(bench: Bench) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,18 @@ def engine(bench: Bench, folder: Path, **more: Any) -> Any:
     )
 
 
-def speed(bench: Bench, told: str, is_seeded: bool, is_eager: bool, least: float | None = None) -> list[Row]:
+def speed(
+    bench: Bench, told: str, is_seeded: bool, least: float | None = None, is_eager: bool = False, runner: str = ""
+) -> list[Row]:
     from vllm import SamplingParams
 
+    if runner:
+        os.environ[RUNNER] = runner
     sequences, prompt, tokens = sizes(bench)
     shape = shape_of(bench, NAME)
     with tempfile.TemporaryDirectory() as place:
-        llm = engine(bench, write_policy(bench, shape, Path(place)), enforce_eager=is_eager)
+        folder = write_policy(bench, shape, Path(place))
+        llm = engine(bench, folder, enforce_eager=is_eager or bench.is_miniature)
         prompts = [{"prompt_token_ids": [2 + number % 200] * prompt} for number in range(sequences)]
 
         def asked(number: int) -> SamplingParams:
@@ -77,26 +83,11 @@ def speed(bench: Bench, told: str, is_seeded: bool, is_eager: bool, least: float
     return [Row(f"vLLM {NAME}, {sequences} at once, log-probs, {told}", rates, "tokens/s", least=least)]
 
 
-def seeded(bench: Bench) -> list[Row]:
-    return speed(bench, "seeded", is_seeded=True, is_eager=bench.is_miniature, least=60_000)
-
-
-def unseeded(bench: Bench) -> list[Row]:
-    return speed(bench, "not seeded", is_seeded=False, is_eager=bench.is_miniature)
-
-
-def eager(bench: Bench) -> list[Row]:
-    return speed(bench, "seeded, without CUDA graphs", is_seeded=True, is_eager=True)
-
-
-def old_runner(bench: Bench) -> list[Row]:
-    os.environ[RUNNER] = "0"
-    return speed(bench, "seeded, V1 runner", is_seeded=True, is_eager=bench.is_miniature)
-
-
-def old_runner_unseeded(bench: Bench) -> list[Row]:
-    os.environ[RUNNER] = "0"
-    return speed(bench, "not seeded, V1 runner", is_seeded=False, is_eager=bench.is_miniature)
+seeded = partial(speed, told="seeded", is_seeded=True, least=60_000)
+unseeded = partial(speed, told="not seeded", is_seeded=False)
+eager = partial(speed, told="seeded, without CUDA graphs", is_seeded=True, is_eager=True)
+old_runner = partial(speed, told="seeded, V1 runner", is_seeded=True, runner="0")
+old_runner_unseeded = partial(speed, told="not seeded, V1 runner", is_seeded=False, runner="0")
 
 
 def adapter(bench: Bench) -> list[Row]:

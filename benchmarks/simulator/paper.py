@@ -40,8 +40,6 @@ class LogNormal:
 
 @dataclass(frozen=True)
 class StepWork:
-    """Work of one RL step."""
-
     groups: int
     group_size: int
     prompt_tokens: int
@@ -272,8 +270,6 @@ four batches of work, not once per batch."""
 
 @dataclass(frozen=True)
 class Steps:
-    """Simulated duration."""
-
     warm_up: int = WARM_UP_STEPS
     measured: int = MEASURED_STEPS
     batches: int = BATCH_STEPS

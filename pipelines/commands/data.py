@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from pipelines.output import aligned, printable
 from stages.foundations.errors import UserError
 from stages.foundations.files import dump_yaml, load_yaml, sha256_of
 
@@ -183,7 +184,7 @@ def recipe_lines(file: Path, kind: str, fields: FieldMap | str, digest: str) -> 
 def on_one_line(value: Any) -> str:
     """Returns the beginning of a value as text for a terminal, without control characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = "".join(one if one.isprintable() else " " for one in " ".join(text.split()))
+    text = printable(" ".join(text.split()))
     return text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}..."
 
 
@@ -210,7 +211,6 @@ def phrases(
     Prints each phrase with its number of texts and the first sentence found. Works on any table of texts: web pages,
     demonstrations, the rollouts of a round.
     """
-    from pipelines.output import aligned
     from stages.collect.run import BrokenRow, field_value, read_rows
     from stages.engines.pinned_files import pinned_file
     from stages.foundations.params import read_yaml

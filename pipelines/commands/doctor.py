@@ -11,10 +11,11 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -123,7 +124,7 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
     missing: dict[str, list[str]] = {}
     other, count = [], 0
     for group, pins in groups.items():
-        for name, pinned in (_pin(pin) for pin in pins if group not in other_vllm and not _is_conditional(pin)):
+        for name, pinned in _pins(pins) if group not in other_vllm else ():
             found = installed.get(_normal(name))
             if found is None and group in needed:
                 missing.setdefault(needed[group], []).append(name)
@@ -147,15 +148,9 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
         yield ok("packages", f"{count} as locked" + (f"; groups {', '.join(sorted(done))}" if done else ""))
 
 
-def _pin(line: str) -> tuple[str, str]:
-    """Returns name and version of `name==version ; marker --hash=...`."""
-    name, _, rest = line.partition("==")
-    return name, rest.split()[0].rstrip(";")
-
-
-def _is_conditional(line: str) -> bool:
-    """Returns True if the package is only for some Pythons or machines."""
-    return " ; " in line
+def _pins(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yields name and version of `name==version --hash=...`, without packages for some Pythons or machines alone."""
+    return (line.split()[0].split("==") for line in lines if " ; " not in line)
 
 
 def _installed() -> dict[str, str]:
@@ -406,11 +401,8 @@ def check_link(root: Path, cache: Path) -> Iterator[Finding]:
         yield problem("cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or fix its owner")
         return
     # Tested, because the name of a file system does not say whether it supports links.
-    kinds = [kind for kind, works in (("reflink", _reflinks), ("hardlink", _hardlinks)) if _tried(works, cache, root)]
-    if kinds:
-        yield ok("cache", f"{cache}: {kinds[0]}")
-    elif _tried(_symlinks, cache, root):
-        yield ok("cache", f"{cache}: symlink (it is on another file system than the project)")
+    if kind := next((kind for kind, works in LINKS.items() if _tried(works, cache, root)), ""):
+        yield ok("cache", f"{cache}: {kind}")
     else:
         remedy = "put the cache on the project's file system: `dvc cache dir PATH`"
         yield warning("cache", f"{cache}: outputs are copied, so they take the disk twice", remedy)
@@ -437,16 +429,14 @@ def _reflinks(source: Path, goal: Path) -> None:
         fcntl.ioctl(other.fileno(), FICLONE, one.fileno())
 
 
-def _hardlinks(source: Path, goal: Path) -> None:
-    os.link(source, goal)
-
-
-def _symlinks(source: Path, goal: Path) -> None:
-    goal.symlink_to(source)
+LINKS = {
+    "reflink": _reflinks,
+    "hardlink": os.link,
+    "symlink (it is on another file system than the project)": os.symlink,
+}
 
 
 def check_remote(root: Path) -> Iterator[Finding]:
-    """Checks that the default remote answers."""
     try:
         remote = default_remote(root)
     except UserError as error:
@@ -464,7 +454,6 @@ def check_remote(root: Path) -> Iterator[Finding]:
 
 
 def check_tracking(state: Path) -> Iterator[Finding]:
-    """Checks MLflow's database, if it exists."""
     database = state / "mlflow.db"
     address = os.environ.get("MLFLOW_TRACKING_URI")
     if address:
@@ -504,19 +493,10 @@ class Level(StrEnum):
 class Finding:
     """The subject of a check, its result, and the remedy (empty if everything is in order)."""
 
-    name: str
     level: Level
+    name: str
     found: str
     remedy: str = ""
 
 
-def ok(name: str, found: str) -> Finding:
-    return Finding(name, Level.OK, found)
-
-
-def warning(name: str, found: str, remedy: str) -> Finding:
-    return Finding(name, Level.WARNING, found, remedy)
-
-
-def problem(name: str, found: str, remedy: str) -> Finding:
-    return Finding(name, Level.PROBLEM, found, remedy)
+ok, warning, problem = (partial(Finding, level) for level in Level)

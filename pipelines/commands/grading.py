@@ -222,12 +222,12 @@ class Agreement:
     """Agreement of two verifiers on the same rows."""
 
     rows: int
-    table: dict[tuple[str, str], int]
-    """Rows by the first verifier's verdict and the second's."""
     observed: float
     """Share of rows that both judge as correct or both do not."""
     kappa: float | None
     """None if both give every row the same verdict: kappa is then undefined."""
+    table: dict[tuple[str, str], int]
+    """Rows by the first verifier's verdict and the second's."""
     differing: list[dict[str, Any]]
     """Rows that only one of the two judges as correct."""
 
@@ -259,7 +259,7 @@ def compare_verdicts(first: dict[Any, dict], second: dict[Any, dict]) -> Agreeme
     observed = 1 - len(differing) / total
     expected = correct[0] * correct[1] + (1 - correct[0]) * (1 - correct[1])
     kappa = (observed - expected) / (1 - expected) if expected < 1 else None
-    return Agreement(total, dict(table), observed, kappa, differing)
+    return Agreement(total, observed, kappa, dict(table), differing)
 
 
 def _read(path: Path) -> dict[Any, dict]:
@@ -299,13 +299,4 @@ def _as_text(found: Agreement, first: str, second: str, most: int) -> str:
 
 def _as_json(found: Agreement) -> str:
     table = {f"{one}/{other}": count for (one, other), count in sorted(found.table.items())}
-    return json.dumps(
-        {
-            "rows": found.rows,
-            "observed": found.observed,
-            "kappa": found.kappa,
-            "table": table,
-            "differing": found.differing,
-        },
-        indent=1,
-    )
+    return json.dumps({**vars(found), "table": table}, indent=1)

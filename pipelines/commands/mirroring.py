@@ -17,7 +17,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -40,7 +40,6 @@ BROKEN_LOG = (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError)
 
 
 def mirror(
-    as_json: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False,
     to: Annotated[
         Literal["mlflow", "tensorboard", "wandb"],
         typer.Option(help="tensorboard: write state/tensorboard/; wandb: send; for runs that ran here"),
@@ -56,7 +55,7 @@ def mirror(
     if to == "mlflow":
         report = rebuild(PROJECT, state)
         problems = report.problems
-        typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.summary())
+        typer.echo(report.summary())
     elif to == "tensorboard":
         made = to_tensorboard(state, problems)
         typer.echo(f"{made} runs were added to tensorboard: tensorboard --logdir {state / 'tensorboard'}")
@@ -68,8 +67,6 @@ def mirror(
 
 @dataclass
 class Report:
-    """The result of one mirroring."""
-
     stage_runs: int = 0
     """Runs of stages that MLflow lacked, or had only in part."""
     graph_runs: int = 0
@@ -83,7 +80,6 @@ class Report:
         return not any((self.stage_runs, self.graph_runs, self.results))
 
     def summary(self) -> str:
-        """Returns a summary in one line."""
         if self.is_nothing:
             return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
         return (
@@ -200,8 +196,6 @@ def _ablation_result(root: Path, state: Path, name: str) -> AblationFindings | N
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """One kept log, read."""
-
     id: str
     """Start in ms and the first digits of the stage's hash."""
     name: str

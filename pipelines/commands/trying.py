@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.output import aligned, printable
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 
@@ -30,6 +31,7 @@ SHOWN = 3
 TEXT_SHOWN = 300
 """Characters shown of the end of a response, where its answer is."""
 FAULTS_SHOWN = 5
+LINE_END = "\n"
 
 
 def reward(
@@ -42,7 +44,6 @@ def reward(
         str | None, typer.Option(help="more arguments, as JSON: '{\"limit\": 200}'", show_default=False)
     ] = None,
     rows: Annotated[int, typer.Option(min=0, help="rows to take, spread evenly over the table; 0: all")] = 2000,
-    seconds: Annotated[float, typer.Option(min=0.01, help="CPU time limit of a call")] = 5.0,
     jobs: Annotated[int, typer.Option(min=1, help="worker processes")] = 2,
     trusted: Annotated[
         bool, typer.Option("--trusted", help="allow network, files and processes (sandbox: off)")
@@ -66,7 +67,7 @@ def reward(
     known = {"kind": "function", "file": "custom/_.py", "name": name}
     params = CustomFunctionParams(**known, arguments=parsed, sandbox="off" if trusted else None)
     limits = load_section(PROJECT / "params.yaml", "verifier", VerifierParams)
-    limits = limits.model_copy(update={"timeout_seconds": seconds, "workers": jobs})
+    limits = limits.model_copy(update={"workers": jobs})
     values: list[FunctionValue] = []
     with CustomFunction(params, limits, file) as function:
         # In pieces, to show progress; 500 rows keep every worker busy.
@@ -148,8 +149,6 @@ def _as_json(value: FunctionValue) -> dict[str, Any]:
 
 def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[FunctionValue]) -> list[str]:
     """Returns the lines to print: distribution, by verdict, parts, faults, and both ends with their texts."""
-    from pipelines.output import aligned
-
     sound = [(row, value) for row, value in zip(rows, values, strict=True) if not value.fault]
     faults = Counter(value.fault for value in values if value.fault)
     lines = [f"{len(rows):,} responses, {len(sound):,} scored, {len(rows) - len(sound):,} failed"]
@@ -171,14 +170,13 @@ def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[FunctionValue])
         for row, value in some:
             lines += ["", f"{title}: {value.value:g}  {row['problem_id']}  {row.get('verdict', '')}"]
             if row.get("problem"):
-                lines.append(f"  problem   {_one_line(row['problem'])[-TEXT_SHOWN:]}  (answer {row.get('answer')})")
-            lines.append(f"  response  {_one_line(row['response'])[-TEXT_SHOWN:]}")
+                lines.append(f"  problem   {_end(row['problem'])}  (answer {row.get('answer')})")
+            lines.append(f"  response  {_end(row['response'])}")
     return lines
 
 
-def _one_line(text: str) -> str:
-    """Returns the text in one line that is safe to print: a model's may contain control characters for a terminal."""
-    return "".join(one if one.isprintable() else " " for one in " ".join(text.split()))
+def _end(text: str) -> str:
+    return printable(" ".join(text.split()))[-TEXT_SHOWN:]
 
 
 def _row(name: str, numbers: Sequence[float]) -> tuple[str, ...]:
@@ -197,8 +195,6 @@ def environment(
     turn: Annotated[
         list[str] | None, typer.Option(help="a turn of the policy; repeat for several (default: type them)")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.01, help="CPU time limit of a turn")] = 5.0,
-    memory: Annotated[int, typer.Option(min=128, help="memory limit of the worker in MiB")] = 1024,
 ) -> None:
     """Play an episode of your environment: type what the policy would write, read what it would read.
 
@@ -213,7 +209,7 @@ def environment(
     section = {"kind": "custom", "file": named, "name": name or _only_class(custom_file(named))}
     section |= {"arguments": parsed_arguments(arguments), "frame": {"kind": "text", "before": "", "after": ""}}
     section |= {"max_turns": 1, "max_observation_tokens": 1}
-    section |= {"workers": {"processes": 1, "memory_mib": memory, "timeout_seconds": seconds}}
+    section |= {"workers": {"processes": 1, "memory_mib": 1024, "timeout_seconds": 5.0}}
     params = validate_section(section, "prompt.environment", EnvironmentParams, file)
     row = {"problem_id": "played/0", "problem": problem, "answer": answer}
     turns: list[str] = []
@@ -248,13 +244,12 @@ def _ask(pool: EnvironmentPool, problem: dict[str, str], seed: int, turns: list[
         # The pool has asked a new process, in case an earlier turn was to blame.
         said = {"fault": "its process ended: it took too much memory, or ended itself"}
     if "fault" in said:
-        typer.echo(f"the environment failed: {_printable(said['fault'])}", err=True)
+        typer.echo(f"the environment failed: {printable(said['fault'], LINE_END)}", err=True)
         raise typer.Exit(1)
     return said
 
 
 def _typed() -> Iterator[str]:
-    """Yields the lines of standard input."""
     while True:
         if sys.stdin.isatty():
             typer.echo("> ", nl=False)
@@ -275,11 +270,6 @@ def _only_class(file: Path) -> str:
 
 def _described(said: dict[str, Any]) -> str:
     if "done" not in said:
-        return _printable(said["observation"])
+        return printable(said["observation"], LINE_END)
     shown = {name: value for name, value in said["done"].items() if value is not None and "calls" not in name}
-    return f"The end: {', '.join(f'{name} {_printable(str(value))}' for name, value in shown.items()) or 'no reward'}"
-
-
-def _printable(text: str) -> str:
-    # An environment may write control characters for a terminal.
-    return "".join(one if one.isprintable() or one == "\n" else " " for one in text)
+    return f"The end: {', '.join(f'{name} {printable(str(value))}' for name, value in shown.items()) or 'no reward'}"

@@ -1,13 +1,12 @@
 """The Prefect flows `reproduce`, a task for each DVC stage that has to run, and `evaluate`, one policy's benchmarks.
 
 DVC decides which stages run. The flow adds time limits, logs, GPUs and the end of child processes. `dvc repro` alone
-gives the same result. `make ui` offers both flows with forms; pipelines/flows/reproduce.py runs the first by hand.
+gives the same result. `make ui` offers both flows with forms.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,8 +33,7 @@ from pipelines.graph.result import read_result
 from pipelines.graph.sharing import pull_before_run, push_after_run
 from pipelines.launching.launchers import stage_hours
 from pipelines.records.graph_run import record_graph_run
-from pipelines.runtime.process_group import TimedOut, terminated_as_interrupt
-from pipelines.ui.temporary_server import server_in_use
+from pipelines.runtime.process_group import TimedOut
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.params import read_yaml
@@ -204,18 +202,3 @@ def _mirror(root: Path, tell: Callable[[str], None]) -> None:
         return
     for line in [report.summary(), *(f"warning: {problem}" for problem in report.problems)]:
         tell(line)
-
-
-def run_by_hand(project: str) -> int:
-    """Runs the flow once; SIGTERM ends the stage with all its processes.
-
-    Returns 0 when everything is done, 1 when a stage failed. UserError for a mistake of the caller; KeyboardInterrupt.
-    """
-    try:
-        # First the signals: a SIGTERM while the server starts must end the server too.
-        with terminated_as_interrupt(), server_in_use():
-            reproduce(project=project)
-    except (StageFailed, TimedOut) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0

@@ -62,15 +62,15 @@ def launch_of(words: Sequence[str]) -> LaunchParams:
 
 def run(launch: LaunchParams, stage: Sequence[str]) -> int:
     """Returns the stage's exit code; on this machine it does not return. UserError where its tool is missing."""
-    launcher = launch.launcher
-    if launcher.tool and shutil.which(launcher.tool) is None:
-        raise UserError(f"launch.command.kind {launch.command.kind} needs {launcher.tool}, which is not on the PATH")
-    return launcher.run(launcher.plan(launch, launch.command, job_name(stage), stage), launch)
+    command = launch.command
+    if command.tool and shutil.which(command.tool) is None:
+        raise UserError(f"launch.command.kind {command.kind} needs {command.tool}, which is not on the PATH")
+    return command.run(command.plan(launch, job_name(stage), stage), launch)
 
 
 def shown(launch: LaunchParams, stage: Sequence[str]) -> str:
     """Returns what would run: a command line, or the manifest as YAML."""
-    plan = launch.launcher.plan(launch, launch.command, job_name(stage), stage)
+    plan = launch.command.plan(launch, job_name(stage), stage)
     return shlex.join(plan) if isinstance(plan, list) else dump_yaml(plan)
 
 

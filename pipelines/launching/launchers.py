@@ -1,7 +1,7 @@
 """Section `launch`: the machines of a training stage, and the tool that starts its ranks there.
 
-`LAUNCHERS` has a row for each tool: torchrun, Slurm, KubeRay and SkyPilot, beside one plain process. A new tool is its
-parameters, what it runs, and a row.
+A `Launcher` for each tool: torchrun, Slurm, KubeRay and SkyPilot, beside one plain process. A new tool is one more of
+these classes: its parameters, what it runs, and how.
 
 The number of ranks is part of the result, because sums of floats depend on it: dvc.yaml watches `nodes`,
 `gpus_per_node` and `command.kind`. Nothing else here changes a result.
@@ -19,12 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -60,99 +59,111 @@ def _srun_option(text: str) -> str:
 
 
 TORCHRUN = ("-m", "torch.distributed.run")
-FIRST_NODE = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
 
 
-class PythonCommand(StrictParams):
+class Launcher(StrictParams):
+    """Section `launch.command`: its parameters are those of the tool."""
+
+    tool: ClassVar[str] = ""
+    """The program that must be on the PATH."""
+    is_here: ClassVar[bool] = False
+    """The ranks run on this machine and use its GPUs."""
+    is_one_process: ClassVar[bool] = False
+    """The stage is one process, which starts workers on the other GPUs itself."""
+
+    def plan(self, launch: LaunchParams, name: str, stage: Sequence[str]) -> Any:
+        """Returns what runs for `stage` (`-m stages sft`) as the job `name`: a command line or a manifest."""
+        raise NotImplementedError
+
+    def run(self, plan: Any, launch: LaunchParams) -> int:
+        """Runs the plan and returns the stage's exit code."""
+        raise NotImplementedError
+
+
+class _Here(Launcher):
+    is_here = True
+
+    def plan(self, launch: LaunchParams, name: str, stage: Sequence[str]) -> list[str]:
+        # The first `python` on the PATH, like every other stage.
+        if launch.ranks == 1:
+            return ["python", *stage]
+        return ["python", *TORCHRUN, "--standalone", f"--nproc-per-node={launch.gpus_per_node}", *stage]
+
+    def run(self, plan: list[str], launch: LaunchParams) -> int:
+        """This process becomes the stage: signals, exit code and memory are the stage's."""
+        sys.stdout.flush()
+        os.execvp(plan[0], plan)
+
+
+class PythonCommand(_Here):
     """One process on this machine, which sees all GPUs of the stage: the trainer `torch`, and the asynchronous loop."""
 
+    is_one_process = True
     kind: Literal["python"]
 
 
-class TorchrunCommand(StrictParams):
+class TorchrunCommand(_Here):
     """A rank for each GPU of this machine."""
 
     kind: Literal["torchrun"]
 
 
-def local_command(
-    launch: LaunchParams, command: PythonCommand | TorchrunCommand, name: str, stage: Sequence[str]
-) -> list[str]:
-    """Returns the command for `stage` (`-m stages sft`) on this machine, as one process or one rank per GPU.
-
-    It uses the first `python` on the PATH, like every other stage.
-    """
-    if launch.ranks == 1:
-        return ["python", *stage]
-    return ["python", *TORCHRUN, "--standalone", f"--nproc-per-node={launch.gpus_per_node}", *stage]
-
-
-def become(command: list[str], launch: LaunchParams) -> NoReturn:
-    """This process becomes the stage: signals, exit code and memory are the stage's."""
-    sys.stdout.flush()
-    os.execvp(command[0], command)
-
-
-class SlurmCommand(StrictParams):
+class SlurmCommand(Launcher):
     """`srun` with one torchrun on each node, which find each other through the first node (c10d).
 
     The clone is in a folder that all nodes share, under the same path.
     """
 
+    tool = "srun"
     kind: Literal["slurm"]
     options: list[Annotated[str, AfterValidator(_srun_option)]]
     """Further flags for `srun`, which choose nodes, accounts and containers: `--partition=gpu`."""
     port: int = Field(gt=1023, lt=65536)
     """Port on the first node of the job."""
 
+    def plan(self, launch: LaunchParams, name: str, stage: Sequence[str]) -> list[str]:
+        """Returns one task for each node, in an existing allocation or one that srun requests."""
+        # The first node is known only when the job has its nodes, so each task asks Slurm.
+        first_node = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
+        meeting = [
+            "--rdzv-backend=c10d",
+            # Two stages may share an allocation: the number of the step keeps their ranks apart.
+            '--rdzv-id="$SLURM_JOB_ID.$SLURM_STEP_ID"',
+            f"--rdzv-endpoint={first_node}:{self.port}",
+        ]
+        return [
+            "srun",
+            f"--job-name={name}",
+            f"--nodes={launch.nodes}",
+            f"--ntasks={launch.nodes}",
+            "--ntasks-per-node=1",
+            f"--gpus-per-node={launch.gpus_per_node}",
+            f"--time={launch.minutes}",
+            # A task that fails ends the others, which would wait for it.
+            "--kill-on-bad-exit=1",
+            *self.options,
+            "bash",
+            "-c",
+            _node_task(launch, sys.executable, meeting, stage),
+        ]
 
-def slurm_command(launch: LaunchParams, command: SlurmCommand, name: str, stage: Sequence[str]) -> list[str]:
-    """Returns the command for one task on each node, in an existing allocation or one that srun requests.
-
-    The first node is known only when the job has its nodes, so each task asks Slurm. A task that fails ends
-    the others, which would wait for it. `name` is the job's.
-    """
-    torchrun = [
-        f"--nnodes={launch.nodes}",
-        f"--nproc-per-node={launch.gpus_per_node}",
-        "--rdzv-backend=c10d",
-        # Two stages may share an allocation: the number of the step keeps their ranks apart.
-        '--rdzv-id="$SLURM_JOB_ID.$SLURM_STEP_ID"',
-        f"--rdzv-endpoint={FIRST_NODE}:{command.port}",
-    ]
-    task = f"exec {shlex.join([sys.executable, *TORCHRUN])} {' '.join(torchrun)} {shlex.join(stage)}"
-    return [
-        "srun",
-        f"--job-name={name}",
-        f"--nodes={launch.nodes}",
-        f"--ntasks={launch.nodes}",
-        "--ntasks-per-node=1",
-        f"--gpus-per-node={launch.gpus_per_node}",
-        f"--time={minutes(launch)}",
-        "--kill-on-bad-exit=1",
-        *command.options,
-        "bash",
-        "-c",
-        task,
-    ]
+    def run(self, plan: list[str], launch: LaunchParams) -> int:
+        return run_in_group(plan, Path.cwd(), env=os.environ)
 
 
-def minutes(launch: LaunchParams) -> int:
-    """Time limit of a stage, rounded up."""
-    return max(1, -int(-launch.hours * 60 // 1))
+def _node_task(launch: LaunchParams, python: str, meeting: Sequence[str], stage: Sequence[str]) -> str:
+    """Returns the shell command of a node: a torchrun that finds the others by the flags `meeting`."""
+    flags = [f"--nnodes={launch.nodes}", f"--nproc-per-node={launch.gpus_per_node}", *meeting]
+    return f"exec {shlex.join([python, *TORCHRUN])} {' '.join(flags)} {shlex.join(stage)}"
 
 
-def run_srun(command: list[str], launch: LaunchParams) -> int:
-    """Returns the exit code of `srun`, which waits for the job."""
-    return run_in_group(command, Path.cwd(), env=os.environ)
-
-
-class KuberayCommand(StrictParams):
+class KuberayCommand(Launcher):
     """A RayJob of KubeRay (v1): a Ray cluster of `nodes` pods for the stage, which is one process on the first pod.
 
     For the asynchronous loop and `sampler.replicas`. The image has Ray on its PATH, in the version of the clone.
     """
 
+    tool, is_one_process = "kubectl", True
     kind: Literal["kuberay"]
     namespace: DnsName
     image: str = Field(min_length=1)
@@ -168,6 +179,91 @@ class KuberayCommand(StrictParams):
     shared_memory_gib: int = Field(ge=1)
     """Size of `/dev/shm`, through which NCCL and vLLM's processes communicate."""
 
+    def plan(self, launch: LaunchParams, name: str, stage: Sequence[str]) -> dict[str, Any]:
+        """Returns the manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs of the pods' limits.
+
+        Fields: ray-project/kuberay v1.7.0, helm-chart/kuberay-operator/crds/ray.io_rayjobs.yaml.
+        """
+        # Words without a meaning to a shell: KubeRay joins them into a shell command.
+        words = ["env", f"--chdir={self.project}", "RAY_ADDRESS=auto", f"{self.project}/.venv/bin/python", *stage]
+        head, worker = (
+            {"rayStartParams": {}, "template": {"spec": self._pod(launch, f"ray-{kind}")}}
+            for kind in ("head", "worker")
+        )
+        count = launch.nodes - 1
+        # All three are equal, so that no autoscaler changes the number of nodes while the stage runs.
+        counts = {"replicas": count, "minReplicas": count, "maxReplicas": count}
+        return {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayJob",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "entrypoint": shlex.join(words),
+                "submissionMode": "K8sJobMode",
+                "shutdownAfterJobFinishes": True,
+                "backoffLimit": 0,
+                "activeDeadlineSeconds": 60 * launch.minutes,
+                "rayClusterSpec": {
+                    "headGroupSpec": head,
+                    "workerGroupSpecs": [{"groupName": "workers", **counts, **worker}] if count else [],
+                },
+            },
+        }
+
+    def _pod(self, launch: LaunchParams, name: str) -> dict[str, Any]:
+        """A node: the clone, shared memory and all its GPUs for one container."""
+        container = {
+            "name": name,
+            "image": self.image,
+            "workingDir": self.project,
+            "env": [{"name": key, "value": value} for key, value in self.environment.items()],
+            "envFrom": [{"secretRef": {"name": self.secret}}] if self.secret else [],
+            "resources": {"limits": {"nvidia.com/gpu": launch.gpus_per_node}},
+            "volumeMounts": [
+                {"name": "project", "mountPath": self.mount},
+                # Otherwise a container has 64 MB of it, too little for NCCL and for published weights.
+                {"name": "shared-memory", "mountPath": "/dev/shm"},
+            ],
+        }
+        return {
+            # The pod reads hostile text; it needs no key to the cluster.
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 15,
+            "containers": [container],
+            "volumes": [
+                {"name": "project", "persistentVolumeClaim": {"claimName": self.claim}},
+                {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": f"{self.shared_memory_gib}Gi"}},
+            ],
+        }
+
+    def run(self, plan: dict[str, Any], launch: LaunchParams) -> int:
+        """Creates the job, shows its log, waits for its end, and removes it. Its exit code: 0 or 1.
+
+        A job of this name from a killed stage is removed first. UserError where kubectl fails.
+        """
+        name, namespace = plan["metadata"]["name"], self.namespace
+        # Its pods still write the stage's folder, so wait until they are gone.
+        _kubectl(namespace, "delete", "rayjob", name, "--ignore-not-found", "--wait")
+        log = None
+        try:
+            _kubectl(namespace, "create", "-f", "-", given=json.dumps(plan))
+            say(f"RayJob {namespace}/{name} is created; waiting for its pods")
+            while True:
+                state = _state(namespace, name)
+                if log is None and state in ("Running", *ENDS):
+                    # The pod that KubeRay submits the job from follows the log of the stage.
+                    log = subprocess.Popen(["kubectl", "-n", namespace, "logs", "-f", f"job/{name}"])
+                if log is not None and state in ENDS:
+                    # Remaining lines are shown; a log that never ends does not delay the stage.
+                    log.wait(60)
+                    return 0 if state == "Complete" else 1
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+        finally:
+            if log is not None:
+                log.kill()
+                log.wait()
+            _kubectl(namespace, "delete", "rayjob", name, "--ignore-not-found", "--wait=false")
+
 
 # A stage runs for minutes to days: its end may be noticed ten seconds late.
 SECONDS_BETWEEN_LOOKS = 10.0
@@ -175,94 +271,6 @@ ENDS = {"Complete", "Failed", "ValidationFailed"}
 """States of a RayJob."""
 LOOKS_WITHOUT_ANSWER = 30
 """After five minutes an unreachable control plane is unlikely to return soon."""
-
-
-def ray_job(launch: LaunchParams, command: KuberayCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
-    """Returns the manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs of the pods' limits.
-
-    Fields: ray-project/kuberay v1.7.0, helm-chart/kuberay-operator/crds/ray.io_rayjobs.yaml.
-    """
-    # Words without a meaning to a shell: KubeRay joins them into a shell command.
-    words = ["env", f"--chdir={command.project}", "RAY_ADDRESS=auto", f"{command.project}/.venv/bin/python", *stage]
-    head, worker = (
-        {"rayStartParams": {}, "template": {"spec": _pod(launch, command, f"ray-{kind}")}}
-        for kind in ("head", "worker")
-    )
-    count = launch.nodes - 1
-    # All three are equal, so that no autoscaler changes the number of nodes while the stage runs.
-    counts = {"replicas": count, "minReplicas": count, "maxReplicas": count}
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": {"name": name, "namespace": command.namespace},
-        "spec": {
-            "entrypoint": shlex.join(words),
-            "submissionMode": "K8sJobMode",
-            "shutdownAfterJobFinishes": True,
-            "backoffLimit": 0,
-            "activeDeadlineSeconds": 60 * minutes(launch),
-            "rayClusterSpec": {
-                "headGroupSpec": head,
-                "workerGroupSpecs": [{"groupName": "workers", **counts, **worker}] if count else [],
-            },
-        },
-    }
-
-
-def _pod(launch: LaunchParams, command: KuberayCommand, name: str) -> dict[str, Any]:
-    """A node: the clone, shared memory and all its GPUs for one container."""
-    container = {
-        "name": name,
-        "image": command.image,
-        "workingDir": command.project,
-        "env": [{"name": key, "value": value} for key, value in command.environment.items()],
-        "envFrom": [{"secretRef": {"name": command.secret}}] if command.secret else [],
-        "resources": {"limits": {"nvidia.com/gpu": launch.gpus_per_node}},
-        "volumeMounts": [
-            {"name": "project", "mountPath": command.mount},
-            # Otherwise a container has 64 MB of it, too little for NCCL and for published weights.
-            {"name": "shared-memory", "mountPath": "/dev/shm"},
-        ],
-    }
-    return {
-        # The pod reads hostile text; it needs no key to the cluster.
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 15,
-        "containers": [container],
-        "volumes": [
-            {"name": "project", "persistentVolumeClaim": {"claimName": command.claim}},
-            {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": f"{command.shared_memory_gib}Gi"}},
-        ],
-    }
-
-
-def run_job(manifest: dict[str, Any], launch: LaunchParams) -> int:
-    """Creates the job, shows its log, waits for its end, and removes it. Its exit code: 0 or 1.
-
-    A job of this name from a killed stage is removed first. UserError where kubectl fails.
-    """
-    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
-    # Its pods still write the stage's folder, so wait until they are gone.
-    _kubectl(namespace, "delete", "rayjob", name, "--ignore-not-found", "--wait")
-    log = None
-    try:
-        _kubectl(namespace, "create", "-f", "-", given=json.dumps(manifest))
-        say(f"RayJob {namespace}/{name} is created; waiting for its pods")
-        while True:
-            state = _state(namespace, name)
-            if log is None and state in ("Running", *ENDS):
-                # The pod that KubeRay submits the job from follows the log of the stage.
-                log = subprocess.Popen(["kubectl", "-n", namespace, "logs", "-f", f"job/{name}"])
-            if log is not None and state in ENDS:
-                # Remaining lines are shown; a log that never ends does not delay the stage.
-                log.wait(60)
-                return 0 if state == "Complete" else 1
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-    finally:
-        if log is not None:
-            log.kill()
-            log.wait()
-        _kubectl(namespace, "delete", "rayjob", name, "--ignore-not-found", "--wait=false")
 
 
 def _state(namespace: str, name: str) -> str:
@@ -285,9 +293,10 @@ def _kubectl(namespace: str, *arguments: str, given: str | None = None) -> str:
     return found.stdout
 
 
-class SkypilotCommand(StrictParams):
+class SkypilotCommand(Launcher):
     """`sky launch`: a cluster for the stage, which ends with it."""
 
+    tool = "sky"
     kind: Literal["skypilot"]
     infra: str = Field(min_length=1)
     """Cloud or cluster: `k8s`, `aws/us-east-1`."""
@@ -299,75 +308,44 @@ class SkypilotCommand(StrictParams):
     """Path of the clone with its `.venv`, in a volume that all nodes mount."""
     environment: dict[EnvironmentName, str]
 
+    def plan(self, launch: LaunchParams, name: str, stage: Sequence[str]) -> dict[str, Any]:
+        """Returns the task: every node runs a torchrun, which finds the first node in SkyPilot's variables."""
+        meeting = [
+            '--node-rank="$SKYPILOT_NODE_RANK"',
+            '--master-addr="$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"',
+            # torchrun's default port. The cluster belongs to this task alone, so no other process listens there.
+            "--master-port=29500",
+        ]
+        task = _node_task(launch, f"{self.project}/.venv/bin/python", meeting, stage)
+        return {
+            "name": name,
+            "num_nodes": launch.nodes,
+            "resources": {"infra": self.infra, "accelerators": f"{self.accelerator}:{launch.gpus_per_node}"},
+            "envs": dict(self.environment),
+            "volumes": dict(self.volumes),
+            "run": f"cd {shlex.quote(self.project)}\n{task}\n",
+        }
 
-# torchrun's default port. The cluster belongs to this task alone, so no other process listens there.
-PORT = 29500
+    def run(self, plan: dict[str, Any], launch: LaunchParams) -> int:
+        """Starts the cluster, shows the log, and shuts the cluster down when the task has ended.
 
-
-def skypilot_task(launch: LaunchParams, command: SkypilotCommand, name: str, stage: Sequence[str]) -> dict[str, Any]:
-    """Returns the task: every node runs a torchrun, which finds the first node in SkyPilot's variables."""
-    torchrun = [
-        f"--nnodes={launch.nodes}",
-        f"--nproc-per-node={launch.gpus_per_node}",
-        '--node-rank="$SKYPILOT_NODE_RANK"',
-        '--master-addr="$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"',
-        f"--master-port={PORT}",
-    ]
-    python = [f"{command.project}/.venv/bin/python", *TORCHRUN]
-    return {
-        "name": name,
-        "num_nodes": launch.nodes,
-        "resources": {"infra": command.infra, "accelerators": f"{command.accelerator}:{launch.gpus_per_node}"},
-        "envs": dict(command.environment),
-        "volumes": dict(command.volumes),
-        "run": f"cd {shlex.quote(command.project)}\n"
-        f"exec {shlex.join(python)} {' '.join(torchrun)} {shlex.join(stage)}\n",
-    }
-
-
-def run_task(task: dict[str, Any], launch: LaunchParams) -> int:
-    """Starts the cluster, shows the log, and shuts the cluster down when the task has ended.
-
-    If this machine disappears meanwhile, SkyPilot ends the cluster after ten idle minutes.
-    """
-    name, ending = task["name"], ["--down", "--idle-minutes-to-autostop", "10"]
-    with tempfile.TemporaryDirectory(prefix="retrace-") as folder:
-        file = Path(folder) / "task.yaml"
-        file.write_text(dump_yaml(task))
-        command = ["sky", "launch", "--yes", "--cluster", name, *ending, str(file)]
-        try:
-            return run_in_group(command, Path.cwd(), timeout_seconds=launch.hours * 3600, env=os.environ)
-        finally:
-            # Also after an error or Ctrl-C: a cluster that keeps running costs money.
-            subprocess.run(["sky", "down", "--yes", name], stdin=subprocess.DEVNULL)
+        If this machine disappears meanwhile, SkyPilot ends the cluster after ten idle minutes.
+        """
+        name, ending = plan["name"], ["--down", "--idle-minutes-to-autostop", "10"]
+        with tempfile.TemporaryDirectory(prefix="retrace-") as folder:
+            file = Path(folder) / "task.yaml"
+            file.write_text(dump_yaml(plan))
+            command = ["sky", "launch", "--yes", "--cluster", name, *ending, str(file)]
+            try:
+                return run_in_group(command, Path.cwd(), timeout_seconds=launch.hours * 3600, env=os.environ)
+            finally:
+                # Also after an error or Ctrl-C: a cluster that keeps running costs money.
+                subprocess.run(["sky", "down", "--yes", name], stdin=subprocess.DEVNULL)
 
 
-@dataclass(frozen=True)
-class Launcher:
-    """A row of `LAUNCHERS`."""
-
-    params: type[StrictParams]
-    """Section `launch.command`; its `kind` is the name of the row."""
-    plan: Callable[[LaunchParams, Any, str, Sequence[str]], Any]
-    """What runs, from the section, its command, the job's name and the stage: a command line or a manifest."""
-    run: Callable[[Any, LaunchParams], int]
-    """Runs the plan and returns the stage's exit code."""
-    tool: str = ""
-    """The program that must be on the PATH."""
-    is_here: bool = False
-    """The ranks run on this machine and use its GPUs."""
-    is_one_process: bool = False
-    """The stage is one process, which starts workers on the other GPUs itself."""
-
-
-LAUNCHERS = {
-    "python": Launcher(PythonCommand, local_command, become, is_here=True, is_one_process=True),
-    "torchrun": Launcher(TorchrunCommand, local_command, become, is_here=True),
-    "slurm": Launcher(SlurmCommand, slurm_command, run_srun, tool="srun"),
-    "kuberay": Launcher(KuberayCommand, ray_job, run_job, tool="kubectl", is_one_process=True),
-    "skypilot": Launcher(SkypilotCommand, skypilot_task, run_task, tool="sky"),
-}
-LaunchCommand = Annotated[reduce(or_, (row.params for row in LAUNCHERS.values())), Field(discriminator="kind")]
+LAUNCHERS = (PythonCommand, TorchrunCommand, SlurmCommand, KuberayCommand, SkypilotCommand)
+"""In the order of the pages."""
+LaunchCommand = Annotated[reduce(or_, LAUNCHERS), Field(discriminator="kind")]
 
 
 class LaunchParams(StrictParams):
@@ -383,7 +361,7 @@ class LaunchParams(StrictParams):
     @model_validator(mode="after")
     def _on_one_node(self) -> LaunchParams:
         if self.nodes > 1 and self.is_here:
-            others = ", ".join(kind for kind, row in LAUNCHERS.items() if not row.is_here)
+            others = ", ".join(get_args(one.model_fields["kind"].annotation)[0] for one in LAUNCHERS if not one.is_here)
             raise ValueError(
                 f"command.kind {self.command.kind} starts processes on this machine, but nodes is {self.nodes}: set "
                 f"command.kind to one of {others}, or nodes 1"
@@ -391,18 +369,18 @@ class LaunchParams(StrictParams):
         return self
 
     @property
-    def launcher(self) -> Launcher:
-        return LAUNCHERS[self.command.kind]
-
-    @property
     def ranks(self) -> int:
         """Processes that train together."""
-        return 1 if self.launcher.is_one_process else self.nodes * self.gpus_per_node
+        return 1 if self.command.is_one_process else self.nodes * self.gpus_per_node
+
+    @property
+    def minutes(self) -> int:
+        """Time limit of a stage, rounded up."""
+        return max(1, -int(-self.hours * 60 // 1))
 
     @property
     def is_here(self) -> bool:
-        """True if the ranks run on this machine and use its GPUs."""
-        return self.launcher.is_here
+        return self.command.is_here
 
 
 LAUNCHED = "-m pipelines.launching "

@@ -47,33 +47,15 @@ def plan(
 
     Exit code 1: something does not fit. 2: a mistake of the caller.
     """
-    # Without a recipe: this compares the formulas with published runs of others.
     if published:
         typer.echo("\n".join(published_lines(mfu, bandwidth_share)))
         return
-    try:
-        if not recipe:
-            raise UserError("name a recipe: `retrace plan laptop`, or --published")
-        question = PlanRequest(
-            gpu,
-            gpus,
-            replicas,
-            price,
-            model,
-            config,
-            prompt_tokens,
-            response_share,
-            drawn,
-            benchmark_problems,
-            measured,
-            mfu,
-            bandwidth_share,
-        )
-        _refuse_gpu_options(question)
-        made = make_plan(PROJECT, recipe, question)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    if not recipe:
+        raise UserError("name a recipe: `retrace plan laptop`, or --published")
+    lengths = (prompt_tokens, response_share, drawn, benchmark_problems, measured)
+    question = PlanRequest(gpu, gpus, replicas, price, model, config, *lengths, mfu, bandwidth_share)
+    _refuse_gpu_options(question)
+    made = make_plan(PROJECT, recipe, question)
     typer.echo(json.dumps(as_dict(made), indent=2) if as_json else "\n".join(lines_of(made)))
     # A script can stop here before it starts a recipe that does not fit.
     raise typer.Exit(1 if made.problems else 0)
@@ -188,7 +170,7 @@ PUBLISHED_PROMPT = 150
 class PublishedRun:
     """One synchronous RL step of a run: every GPU samples, then every GPU trains, with gradient checkpointing."""
 
-    name: str
+    method: str
     model: str
     gpu: str
     gpus: int
@@ -205,52 +187,32 @@ class PublishedRun:
     assumed: str
     """Facts that the source does not state."""
 
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.model}, {self.gpus} {self.gpu}"
 
-NEMO = "NVIDIA NeMo RL 0.4, docs/about/performance-summary.md, on policy"
+
+def _nemo(model: str, gpus: int, gpus_per_replica: int, tokens: int, step_seconds: float) -> PublishedRun:
+    """A table row of NeMo RL, whose sequences have `tokens` tokens on average and at most 4,096."""
+    sizes = (gpus, gpus_per_replica, 2048, tokens - PUBLISHED_PROMPT, 4096 - PUBLISHED_PROMPT, 2, step_seconds)
+    source = "NVIDIA NeMo RL 0.4, docs/about/performance-summary.md, on policy"
+    assumed = f"prompt {PUBLISHED_PROMPT} of the mean {tokens:,}; two log-prob passes, recomputation"
+    return PublishedRun("GRPO", model, "H100", *sizes, source, assumed)
+
+
+DAPO_SIZES = (128, 4, 512 * 16, 0.3 * 20480, 20480, 1, 5 * 86400 / 230)
 PUBLISHED_RUNS = (
     PublishedRun(
-        name="DAPO Qwen2.5-32B, 128 A800",
-        model="Qwen2.5-32B",
-        gpu="A800",
-        gpus=128,
-        gpus_per_replica=4,
-        responses=512 * 16,
-        response=0.3 * 20480,
-        longest=20480,
-        forward_passes=1,
-        step_seconds=5 * 86400 / 230,
+        "DAPO",
+        "Qwen2.5-32B",
+        "A800",
+        *DAPO_SIZES,
         source="verl issue 795: 230 rollout steps in 5 days with DAPO's settings",
         assumed="mean lengths (prompt 150, response 0.3 of 20,480), no dynamic sampling, one log-prob pass, "
         "recomputation",
     ),
-    PublishedRun(
-        name="GRPO Qwen3-32B, 32 H100",
-        model="Qwen3-32B",
-        gpu="H100",
-        gpus=32,
-        gpus_per_replica=4,
-        responses=2048,
-        response=3206 - PUBLISHED_PROMPT,
-        longest=4096 - PUBLISHED_PROMPT,
-        forward_passes=2,
-        step_seconds=393,
-        source=NEMO,
-        assumed="prompt 150 of the mean 3,206; two log-prob passes, recomputation",
-    ),
-    PublishedRun(
-        name="GRPO Llama-3.1-8B, 16 H100",
-        model="Llama-3.1-8B",
-        gpu="H100",
-        gpus=16,
-        gpus_per_replica=1,
-        responses=2048,
-        response=1060 - PUBLISHED_PROMPT,
-        longest=4096 - PUBLISHED_PROMPT,
-        forward_passes=2,
-        step_seconds=97.7,
-        source=NEMO,
-        assumed="prompt 150 of the mean 1,060; two log-prob passes, recomputation",
-    ),
+    _nemo("Qwen3-32B", 32, 4, 3206, 393),
+    _nemo("Llama-3.1-8B", 16, 1, 1060, 97.7),
 )
 
 
@@ -285,15 +247,12 @@ def planned_step(run: PublishedRun, mfu: float, bandwidth_share: float) -> tuple
         bandwidth_share=bandwidth_share,
     )
     lengths = ResponseLengths(run.response, run.longest)
-    sequence = PUBLISHED_PROMPT + run.response
-    # The mean of (prompt + response) squared, with a fixed prompt: attention grows with the square of the length.
-    square = PUBLISHED_PROMPT**2 + 2 * PUBLISHED_PROMPT * run.response + lengths.mean_square
-    tokens = run.responses * sequence
+    tokens = run.responses * (PUBLISHED_PROMPT + run.response)
     training = Training(
         tokens=tokens,
         response_tokens=run.responses * run.response,
         forward_tokens=run.forward_passes * tokens,
-        context=square / sequence,
+        context=lengths.context_behind(PUBLISHED_PROMPT),
         longest=PUBLISHED_PROMPT + run.longest,
         # Updates take no time in the formulas for GPUs, so their number does not matter.
         updates=1,

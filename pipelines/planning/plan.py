@@ -18,6 +18,7 @@ import psutil
 from pipelines.graph.console import known_seconds
 from pipelines.graph.recipes import read_recipe, recipe_names
 from pipelines.graph.schema import check_values
+from pipelines.output import there_are
 from pipelines.planning.memory import SamplingMemory, TrainingMemory, problems_of, sampling_memory, training_memory
 from pipelines.planning.sizes import Gpu, Shape, find_gpu, named_shape, read_config, shape_of
 from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, sampling_flops, training_flops
@@ -120,7 +121,10 @@ def make_plan(root: Path, recipe: str, question: PlanRequest) -> Plan:
     # The loop that samples and trains side by side starts its ranks itself; other stages then have one.
     is_split = any(own.side_by_side for own in work.values())
     ranks = 1 if sections["trainer"].kind == "torch" or is_split else question.gpus
-    assumptions = _length_lines(lengths)
+    assumptions = [
+        f"prompt: {lengths.prompt:.0f} tokens ({lengths.sources['prompt']})",
+        f"response: {lengths.response_share:.2f} of the longest ({lengths.sources['response_share']})",
+    ]
     assumptions += dict.fromkeys(line for own in work.values() for line in own.taken_for_granted)
     not_counted = _unknown_work(work)
     if question.gpu.lower() == "cpu":
@@ -156,9 +160,9 @@ def make_plan(root: Path, recipe: str, question: PlanRequest) -> Plan:
 def _recipe_params(root: Path, recipe: str) -> Mapping[str, Any]:
     if recipe.endswith((".yaml", ".yml")):
         return read_yaml(Path(recipe))
-    if recipe in recipe_names(root):
-        return read_recipe(root, recipe)
-    raise UserError(f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file")
+    if recipe not in recipe_names(root):
+        raise UserError(f"no recipe {recipe!r}: {there_are(recipe, recipe_names(root))}, or name a parameter file")
+    return read_recipe(root, recipe)
 
 
 def _work_of(stage: GraphStage, sections: Mapping[str, Any], lengths: Lengths) -> Work:
@@ -174,18 +178,17 @@ def _lengths(stages: list[GraphStage], sections: Mapping[str, Any], shape: Shape
     # The limit of vLLM is lower than the positions of the policy.
     context = getattr(sections["sampler"], "max_model_tokens", 0) or shape.max_positions
     prompt = min(PROMPT_SHARE * context, LONGEST_ASSUMED_PROMPT) if context else LONGEST_ASSUMED_PROMPT
-    values = {"prompt": prompt, "response_share": RESPONSE_SHARE, "drawn_per_trained": DRAWN_PER_TRAINED}
-    said = {
-        "prompt": question.prompt_tokens,
-        "response_share": question.response_share,
-        "drawn_per_trained": question.drawn_per_trained,
+    known = {
+        "prompt": (question.prompt_tokens, prompt),
+        "response_share": (question.response_share, RESPONSE_SHARE),
+        "drawn_per_trained": (question.drawn_per_trained, DRAWN_PER_TRAINED),
     }
     lengths = Lengths(
-        **values | {name: value for name, value in said.items() if value is not None},
+        **{name: assumed if said is None else said for name, (said, assumed) in known.items()},
         # Random weights end a response with chance 1 / vocabulary per token, so nearly all reach the length limit.
         untrained={"base": 1 / shape.vocabulary} if shape.is_untrained else {},
         benchmark_problems=question.benchmark_problems,
-        sources={name: "assumed" if value is None else "given" for name, value in said.items()},
+        sources={name: "assumed" if said is None else "given" for name, (said, _) in known.items()},
     )
     if not question.measured:
         return lengths
@@ -202,15 +205,6 @@ def _unknown_work(work: Mapping[str, Work]) -> list[str]:
         for line in own.not_counted:
             stages.setdefault(line, []).append(name)
     return [f"{', '.join(names)}: {line}" for line, names in stages.items()]
-
-
-def _length_lines(lengths: Lengths) -> list[str]:
-    """Returns a sentence on each length that is unknown before a run."""
-    sources = lengths.sources
-    return [
-        f"prompt: {lengths.prompt:.0f} tokens ({sources['prompt']})",
-        f"response: {lengths.response_share:.2f} of the longest ({sources['response_share']})",
-    ]
 
 
 def _gpus(

@@ -197,6 +197,11 @@ class ResponseLengths:
         middles = ((step + 0.5) * width for step in range(STEPS_OF_SURVIVAL))
         return 2 * width * sum(middle * self.open_share(middle) for middle in middles)
 
+    def context_behind(self, prompt: float) -> float:
+        """Mean length of a prompt and its response that a token attends over, times two: mean square over mean."""
+        # Attention grows with the square of a length, so this is the mean square, not the square of the mean.
+        return (prompt**2 + 2 * prompt * self.mean + self.mean_square) / (prompt + self.mean)
+
 
 STEPS_OF_SURVIVAL = 200
 
@@ -284,15 +289,13 @@ def _rl_round(sections: Sections, address: str, lengths: Lengths) -> Work:
     # Observations are read like a prompt: they pass through the layers and not through the head.
     given = lengths.prompt + sampling.observed
     sequence = given + drawn.mean
-    # Attention grows with the square of a length, so this is the mean square, not the square of the mean.
-    square = given**2 + 2 * given * drawn.mean + drawn.mean_square
     has_reference, has_teacher = rl.reference_kl.kind != "none", this_round.distillation is not None
     training = Training(
         tokens=responses * sequence,
         response_tokens=responses * drawn.mean,
         # Passes without gradient: log-probs of the trainer before the update, of the reference, and of the teacher.
         forward_tokens=((rl.proximal == "recompute") + has_reference + has_teacher) * responses * sequence,
-        context=square / sequence,
+        context=drawn.context_behind(given),
         longest=int(lengths.prompt) + rl.max_response_tokens,
         updates=this_round.steps * rl.minibatches,
         kind=rl.optimizer.kind,
@@ -367,32 +370,10 @@ WORK: Mapping[str, Callable[[Sections, str, Lengths], Work]] = {
     "respond": _respond,
 }
 """Stage -> its work at an address."""
-PICTURES = frozenset(
-    (
-        "t2i_prompts",
-        "t2i_base",
-        "generate",
-        "image_pool",
-        "annotate",
-        "preferences",
-        "scorer_base",
-        "reward_model",
-        "reward_evaluation",
-        "refl",
-        "refl_control",
-        "t2i_report",
-    )
-)
-"""Stages of the text-to-image branch, whose networks are not planned."""
-WITHOUT_WORK = PICTURES | {
-    "base",
-    "code",
-    "collect",
-    "collect_web",
-    "curate",
-    "extract_web",
-    "grade",
-    "report",
-    "teacher",
-}
-"""Stages that train and sample no language model, or whose model is not planned."""
+_PICTURES = """
+t2i_prompts t2i_base generate image_pool annotate preferences scorer_base reward_model reward_evaluation refl
+refl_control t2i_report
+"""
+_TABLES = "base code collect collect_web curate extract_web grade report teacher"
+WITHOUT_WORK = frozenset(f"{_PICTURES} {_TABLES}".split())
+"""Stages that train and sample no language model, or whose networks are not planned: those of pictures."""

@@ -83,12 +83,12 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             )
             settings = {**settings, **login_settings(login)}
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
-            wait_until_up(f"{api}/health", "prefect", started)
-            wait_until_up(f"http://{HOST}:{mlflow_port}{HEALTH}", "mlflow", started)
+            _wait("prefect", started, lambda: answers(f"{api}/health"))
+            _wait("mlflow", started, lambda: answers(f"http://{HOST}:{mlflow_port}{HEALTH}"))
             if not tracking_server():
                 settings = {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id}
             started["worker"] = start("worker", WORKER, settings)
-            wait_until_ready(started)
+            _wait("worker", started, is_ready)
             keep_login(state, api, login)
             print_addresses(prefect_port, mlflow_port, experiment_id, login)
             reports = [error_reports(log_path(state, name)) for name in SERVER_LOGS]
@@ -294,17 +294,8 @@ def shorten_logs(state: Path, names: Iterable[str], longest: int = LONGEST_LOG) 
                 log.write(f"{READY}\n")
 
 
-def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Popen]) -> None:
-    """Waits until the server answers; UserError with its last log lines when it ends or takes too long."""
-    _wait(lambda: answers(address), started, name, f"{name} did not answer at {address}")
-
-
-def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
-    """Waits until the worker has registered the deployments; UserError as above."""
-    _wait(is_ready, started, "worker", "the worker did not start")
-
-
-def _wait(is_done: Callable[[], bool], started: Mapping[str, subprocess.Popen], name: str, fault: str) -> None:
+def _wait(name: str, started: Mapping[str, subprocess.Popen], is_done: Callable[[], bool]) -> None:
+    """Waits until a process is at work; UserError with its last log lines when it ends or takes too long."""
     until = time.monotonic() + SECONDS_TO_START
     while True:
         # First, as a foreign server may answer at the port that kept this one from starting.
@@ -312,7 +303,7 @@ def _wait(is_done: Callable[[], bool], started: Mapping[str, subprocess.Popen], 
         if is_done():
             return
         if time.monotonic() > until:
-            raise UserError(f"{fault} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}")
+            raise UserError(f"{name} was not ready within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}")
         time.sleep(0.3)
 
 

@@ -33,15 +33,17 @@ def serving(files: Mapping[str, Path] | Path) -> Iterator[http.server.ThreadingH
 
 
 @contextmanager
-def answering(answer: Callable[[http.server.BaseHTTPRequestHandler, bytes], tuple[int, bytes]]) -> Iterator[str]:
-    """Yields the address of a server; `answer` gets a request and its body, and returns status and page."""
+def answering(answer: Callable[[http.server.BaseHTTPRequestHandler, bytes], tuple]) -> Iterator[str]:
+    """Yields the address of a server; `answer` gets a request and its body: it returns status, page and any headers."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            status, page = answer(self, self.rfile.read(int(self.headers["Content-Length"] or 0)))
+            status, page, *headers = answer(self, self.rfile.read(int(self.headers["Content-Length"] or 0)))
             self.send_response(status)
             self.send_header("Content-Type", "text/html")
             self.send_header("Content-Length", str(len(page)))
+            for name, value in (pair for more in headers for pair in more.items()):
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(page if self.command != "HEAD" else b"")
 

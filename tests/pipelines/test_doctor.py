@@ -37,7 +37,7 @@ def test_packages_are_held_against_the_lock(tmp_path):
     good = {"torch": "2.13.0+cpu", "ruamel-yaml": "0.19.1"}
     assert levels(doctor.check_packages(tmp_path, good)) == [Level.OK]
     (missing,) = doctor.check_packages(tmp_path, {"torch": "2.13.0"})
-    assert missing == Finding("packages", Level.PROBLEM, "group core lacks ruamel.yaml", "`make repro`")
+    assert missing == Finding(Level.PROBLEM, "packages", "group core lacks ruamel.yaml", "`make repro`")
     (other,) = doctor.check_packages(tmp_path, good | {"torch": "2.12.0"})
     assert "torch 2.12.0 instead of 2.13.0" in other.found
     # An incomplete group is not required, but its installed packages must have the right versions.
@@ -177,12 +177,11 @@ def test_the_kind_of_link_is_tried_and_nothing_is_left(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise OSError("another file system")
 
-    for name in ("_reflinks", "_hardlinks"):
-        monkeypatch.setattr(doctor, name, refuse)
-    (found,) = doctor.check_link(tmp_path, tmp_path / "cache")
-    assert "symlink" in found.found
-    monkeypatch.setattr(doctor, "_symlinks", refuse)
-    assert levels(doctor.check_link(tmp_path, tmp_path / "cache")) == [Level.WARNING]
+    for kinds, level, told in ((2, Level.OK, "symlink"), (3, Level.WARNING, "outputs are copied")):
+        for name in [*doctor.LINKS][:kinds]:
+            monkeypatch.setitem(doctor.LINKS, name, refuse)
+        (found,) = doctor.check_link(tmp_path, tmp_path / "cache")
+        assert found.level is level and told in found.found
     assert os.listdir(tmp_path) == ["cache"] and not os.listdir(tmp_path / "cache")
 
 
@@ -200,12 +199,13 @@ def test_a_remote_that_does_not_answer_is_a_problem(tmp_path, monkeypatch):
     config.write_text("[core]\n    no_scm = true\n")
     assert "none" in next(doctor.check_remote(tmp_path)).found
     text = "[core]\n    no_scm = true\n    remote = s\n['remote \"s\"']\n    url = "
-    config.write_text(text + "ftp://nowhere/store\n")
-    (found,) = doctor.check_remote(tmp_path)
-    assert found.level is Level.PROBLEM and "Unsupported URL type ftp" in found.found
-    config.write_text(text + "ssh://127.0.0.1:1/store\n")  # no server listens, or DVC's SSH package is missing
-    (found,) = doctor.check_remote(tmp_path)
-    assert found.level is Level.PROBLEM and "s (ssh://127.0.0.1:1/store)" in found.found
+    for place, told in (
+        ("ftp://nowhere/store", "Unsupported URL type ftp"),
+        ("ssh://127.0.0.1:1/store", "s (ssh://127.0.0.1:1/store)"),  # no server listens, or DVC has no package for it
+    ):
+        config.write_text(f"{text}{place}\n")
+        (found,) = doctor.check_remote(tmp_path)
+        assert found.level is Level.PROBLEM and told in found.found
     config.write_text(text + str(tmp_path / "store") + "\n")
     assert levels(doctor.check_remote(tmp_path)) == [Level.OK]
 
@@ -222,12 +222,11 @@ def test_a_broken_tracking_database_and_broken_parameters(tmp_path, monkeypatch)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@host:5000")
     assert "secret" not in next(doctor.check_tracking(tmp_path)).found
     assert levels(doctor.check_params(tmp_path)) == [Level.PROBLEM]
-    (tmp_path / "params.yaml").write_text("seed: 0\n")
-    (found,) = doctor.check_params(tmp_path)
-    assert found.level is Level.PROBLEM and "missing section" in found.found
-    (tmp_path / "params.yaml").write_text("seed: 0\nsources: {'a;b': {}}\n")
-    (found,) = doctor.check_params(tmp_path)
-    assert found.level is Level.PROBLEM and "'a;b', which dvc.yaml would put into a shell" in found.found
+    shell = "'a;b', which dvc.yaml would put into a shell"
+    for text, told in (("seed: 0\n", "missing section"), ("seed: 0\nsources: {'a;b': {}}\n", shell)):
+        (tmp_path / "params.yaml").write_text(text)
+        (found,) = doctor.check_params(tmp_path)
+        assert found.level is Level.PROBLEM and told in found.found
 
 
 @pytest.mark.parametrize(
@@ -251,11 +250,11 @@ def test_bfloat16_on_a_cpu_without_instructions_for_it_is_a_warning(tmp_path, mo
 
 
 def test_the_command_tells_each_line_and_fails_on_a_problem_alone(monkeypatch):
-    findings = [Finding("disk", Level.OK, "plenty"), Finding("git", Level.WARNING, "dirty", "commit")]
+    findings = [Finding(Level.OK, "disk", "plenty"), Finding(Level.WARNING, "git", "dirty", "commit")]
     monkeypatch.setattr(doctor, "examine", lambda root, state: iter(findings))
     shown = CliRunner().invoke(app, ["doctor"])
     assert shown.exit_code == 0 and "-> commit" in shown.stdout and "0 problems, 1 warnings" in shown.stdout
-    findings.append(Finding("python", Level.PROBLEM, "3.9", "install"))
+    findings.append(Finding(Level.PROBLEM, "python", "3.9", "install"))
     shown = CliRunner().invoke(app, ["doctor", "--json"])
     assert shown.exit_code == 1
     assert json.loads(shown.stdout)[2] == {"name": "python", "level": "problem", "found": "3.9", "remedy": "install"}

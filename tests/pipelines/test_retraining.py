@@ -1,6 +1,5 @@
 """The parts of retraining: new data, copies, comparison, promotion, rollback; test_servers.py runs the whole flow."""
 
-import http.server
 import json
 import os
 import socket
@@ -16,6 +15,7 @@ from pipelines.retraining.flow import Snapshot, carried_over, copy_files, look
 from pipelines.retraining.gate import Champion, Measurement, current, pair_up, promote, promotions, update_registry
 from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
+from tests.fakes.file_server import answering
 from tests.fakes.mini_retraining import write_rows
 
 FIELDS = {"problem": "question", "answer": "answer", "solution": None}
@@ -25,9 +25,9 @@ def source(origin, role="train"):
     return {"role": role, "licence": "MIT", "from": origin}
 
 
-def local(path, sha256="0" * 64):
+def local(path):
     kept = {"fields": FIELDS, "only": {"split": ["a"]}, "max_rows": 9}
-    return {"kind": "local", "path": path, "sha256": sha256, "format": "csv", **kept}
+    return {"kind": "local", "path": path, "sha256": "0" * 64, "format": "csv", **kept}
 
 
 def found_in(folder, params, lines=None):
@@ -116,41 +116,21 @@ def ask_upstream(folder, url, sha256, lines):
     return look(params, folder / "none", True, folder / "memory", lines.append)
 
 
-@pytest.fixture
-def server():
-    """Serves `content`, with an entity tag, and counts the answers with a body."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        content, bodies = b"one", 0
-
-        def do_GET(self):
-            tag = f'"{hash(Handler.content)}"'
-            is_known = self.headers.get("If-None-Match") == tag
-            self.send_response(304 if is_known else 200)
-            self.send_header("ETag", tag)
-            self.end_headers()
-            if not is_known:
-                Handler.bodies += 1
-                self.wfile.write(Handler.content)
-
-        def log_message(self, *arguments):
-            pass
-
-    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield Handler, f"http://127.0.0.1:{running.server_port}/problems.jsonl"
-    running.shutdown()
-
-
-def test_a_changed_file_behind_a_url_is_a_new_revision(tmp_path, server):
-    handler, url = server
+def test_a_changed_file_behind_a_url_is_a_new_revision(tmp_path):
     one = "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
-    lines = []
-    for _ in range(2):
-        assert ask_upstream(tmp_path, url, one, lines).changes == []
-    assert handler.bodies == 1, "the second time the server says that nothing changed"
-    handler.content = b"two"
-    found = ask_upstream(tmp_path, url, one, lines)
+    content, asked, lines = [b"one"], [], []
+
+    def answer(request, body):
+        """Has no entity tags of its own: a file is `known` when the client names its content."""
+        asked.append(request.headers.get("If-None-Match"))
+        return (304, b"") if asked[-1] == content[0].decode() else (200, content[0], {"ETag": content[0].decode()})
+
+    with answering(answer) as address:
+        for _ in range(2):
+            assert ask_upstream(tmp_path, f"{address}/problems.jsonl", one, lines).changes == []
+        assert asked == [None, "one"], "the second time the server says that nothing changed"
+        content[0] = b"two"
+        found = ask_upstream(tmp_path, f"{address}/problems.jsonl", one, lines)
     assert found.changes[0].startswith("source far has a new revision: sha256 3fc4ccfe7458")
     sha256 = found.params["sources"]["far"]["from"]["sha256"]
     kept = tmp_path / "state" / "downloads" / sha256

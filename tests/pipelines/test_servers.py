@@ -608,7 +608,8 @@ def by_hand(ui, project, log=subprocess.DEVNULL, **settings):
         "RETRACE_STATE": str(ui.state),
         "PATH": ui.path,
     }
-    command = [sys.executable, "-m", "pipelines.flows.reproduce", str(project)]
+    flow = "import sys; from pipelines.flows.whole_graph import reproduce; reproduce(project=sys.argv[1])"
+    command = [sys.executable, "-c", flow, str(project)]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own, **settings}, stdout=log, stderr=log)
 
 

@@ -70,7 +70,7 @@ RUN = """
 import sys
 from pathlib import Path
 from pipelines.launching.__main__ import run
-from pipelines.launching.launchers import LAUNCHERS, LaunchParams
+from pipelines.launching.launchers import LaunchParams
 from stages.foundations.params import load_section
 sys.exit(run(load_section(Path("params.yaml"), "launch", LaunchParams), sys.argv[1:]))
 """
@@ -200,7 +200,7 @@ def test_a_job_is_shown_ends_as_its_pods_do_and_is_taken_back(bench, end, code, 
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
     monkeypatch.setattr(launchers, "SECONDS_BETWEEN_LOOKS", 0.01)
     whole = launch(command=KUBERAY)
-    manifest = launchers.ray_job(whole, whole.command, job_name(STAGE), STAGE)
+    manifest = whole.command.plan(whole, job_name(STAGE), STAGE)
     assert run(whole, STAGE) == code
     assert "step 1 of 2" in capfd.readouterr().out
     verbs = [line.split()[0] for line in (folder / "calls").read_text().splitlines()]
