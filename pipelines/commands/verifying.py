@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -30,10 +30,10 @@ import psutil
 import typer
 
 from pipelines.graph.damaged_files import find_damage
-from pipelines.graph.graph import repro_arguments
+from pipelines.graph.graph import repro_arguments, run_told_repro
 from pipelines.records.committed_run import processor
 from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
-from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
+from pipelines.runtime.checkouts import LAST_LINES, Code, code_at, make_checkout, remove_checkout, worktree_environment
 from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.dvc_lock import stages_behind
@@ -239,15 +239,17 @@ def run_again(folder: Path, order: Order, log: Path, tell: Callable[[str], None]
     """Runs DVC in the checkout; returns its exit code and last lines. All of its output goes to `log`."""
     chosen = ("--single-item", order.stage) if order.stage else repro_arguments(folder, order.targets)
     log.parent.mkdir(parents=True, exist_ok=True)
+    last: deque[str] = deque(maxlen=LAST_LINES)
     with open(log, "w", encoding="utf-8") as file:
 
-        def on_line(line: str) -> None:
+        def hear(line: str) -> None:
             print(line, file=file, flush=True)
-            if line.startswith("Running stage"):
-                tell(line)
+            last.extend([line] if line.strip() else [])
 
         # Not tracked: these runs are only a check, and MLflow would show each stage twice.
-        return run_dvc(folder, ["repro", *chosen], on_line, is_tracked=False)
+        env = worktree_environment(folder, is_tracked=False)
+        code = run_told_repro(folder, chosen, hear, lambda one: one.what == "runs" and tell(f"{one.stage} runs"), env)
+    return code, "\n".join(last)
 
 
 def _compared(reference: LockSnapshot, order: Order, folder: Path) -> list[dict[str, Any]]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from stages.foundations.dvc_lock import LOCK, LockedStage, read_lock, recorded_outs
+from stages.foundations.dvc_lock import LOCK, LockedStage, lock_of, read_lock, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.recorded_files import object_path
@@ -27,15 +27,18 @@ class LockSnapshot:
     label: str
     root: Path
     """The project whose git and DVC cache are used."""
-    folder: Path | None
-    """Folder of the files; None for a commit."""
-    is_kept: bool
-    """True where `data/` is left out of the paths, as in an ablation's results."""
-    commit: str
-    """Set for a commit, and for an ablation's run; "" in a working tree."""
     entries: Mapping[str, LockedStage]
-    about: Mapping[str, Any]
+    folder: Path | None = None
+    """Folder of the files; None for a commit."""
+    commit: str = ""
+    """Set for a commit, and for an ablation's run."""
+    about: Mapping[str, Any] = field(default_factory=dict)
     """An ablation's record of its run; empty elsewhere."""
+
+    @property
+    def is_kept(self) -> bool:
+        """True for an ablation's results: `data/` is left out of their paths."""
+        return bool(self.about)
 
     @cached_property
     def outs(self) -> dict[str, str]:
@@ -49,12 +52,12 @@ class LockSnapshot:
 
     def file(self, path: str) -> Path | None:
         """Returns a file of this snapshot: itself, or the object in DVC's cache; None when neither exists."""
-        if self.folder is not None:
-            # An ablation keeps verdicts but no responses: those come from the cache, under their hash.
-            own = self.folder / (path.removeprefix("data/") if self.is_kept else path)
-            if own.exists():
-                return own
-        return self._cached(self.outs.get(path, ""))
+        # An ablation keeps verdicts but no responses: those come from the cache, under their hash.
+        return self._own(path) or self._cached(self.outs.get(path, ""))
+
+    def _own(self, path: str) -> Path | None:
+        own = self.folder / (path.removeprefix("data/") if self.is_kept else path) if self.folder else None
+        return own if own and own.exists() else None
 
     def files(self, path: str) -> dict[str, Path] | None:
         """Returns the files of an output as they are on record, by path in it ("" for an output that is a file).
@@ -88,14 +91,20 @@ class LockSnapshot:
             return found.read_bytes()
         return file_at(self.root, self.commit, path) if self.commit else None
 
+    def recorded_ms(self, entry: LockedStage) -> int:
+        """Returns when the stage was put on record: its metric file's time, or the commit's; 0 for unknown."""
+        for path in entry.outs:
+            if path.startswith("data/metrics/") and (own := self._own(path)):
+                return int(own.stat().st_mtime * 1000)
+        committed = ask_git(self.root, "show", "-s", "--format=%ct", self.commit) if self.commit else ""
+        return 1000 * int(committed or 0)
+
 
 def working_snapshot(root: Path, label: str = "working tree", project: Path | None = None) -> LockSnapshot:
     """Returns the snapshot of a project folder; without a `dvc.lock` it has no entries."""
-    lock = root / LOCK
-    entries = read_lock(lock.read_bytes() if lock.exists() else None, str(root))
     # A copied checkout may have no `.dvc`: the cache of the calling project may still have its files.
     own = root if project is None or (root / ".dvc").is_dir() else project
-    return LockSnapshot(label, own, root, False, "", entries, {})
+    return LockSnapshot(label, own, lock_of(root), root)
 
 
 def snapshot_at(root: Path, revision: str) -> LockSnapshot:
@@ -110,7 +119,7 @@ def snapshot_at(root: Path, revision: str) -> LockSnapshot:
     text = file_at(root, commit, LOCK)
     if text is None:
         raise UserError(f"git revision {revision!r} has no dvc.lock: nothing had run there, or it was not committed")
-    return LockSnapshot(f"git {revision}", root, None, False, commit, read_lock(text, revision), {})
+    return LockSnapshot(f"git {revision}", root, read_lock(text, revision), commit=commit)
 
 
 def _experiment(root: Path, name: str) -> str:
@@ -145,7 +154,7 @@ def snapshots_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterato
         except UserError as error:
             tell(str(error))
             continue
-        yield LockSnapshot(label, root, None, False, commit, entries, {})
+        yield LockSnapshot(label, root, entries, commit=commit)
 
 
 def kept_snapshot(root: Path, folder: Path) -> LockSnapshot:
@@ -156,7 +165,7 @@ def kept_snapshot(root: Path, folder: Path) -> LockSnapshot:
         label = f"ablation {about['ablation']}, {about['variant']} seed {about['seed']}"
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} is no finished run of an ablation ({error}): run `retrace ablate` again") from None
-    return LockSnapshot(label, root, folder, True, about.get("commit", ""), read_lock(text, label), about)
+    return LockSnapshot(label, root, read_lock(text, label), folder, about.get("commit", ""), about)
 
 
 def kept_snapshots(root: Path, state: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
