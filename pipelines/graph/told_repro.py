@@ -1,7 +1,7 @@
 """`dvc repro` that reports each stage as data: DVC by itself has only English sentences, which change with its version.
 
-A report is a line with a mark that no other line has, then JSON: `stage`, `what` (`What`), `code` and `reason`. It
-stands between the lines of the stages, where it belongs. DVC's own messages below a warning are left out.
+A report is a line with a mark that no other line has, then JSON (`StageReport` in graph.py). It stands between the
+lines of the stages, where it belongs. DVC's own messages below a warning are left out.
 
     python -P told_repro.py MARK [--single-item] [--pull] [--allow-missing] [STAGE...]
 
@@ -87,17 +87,17 @@ def exit_code(error: Exception) -> int | None:
 
 def main(argv: list[str]) -> int:
     """Returns 0, the exit code of the stage that failed, or DVC's."""
+    mark, *arguments = argv
     parser = argparse.ArgumentParser()
-    parser.add_argument("mark")
     parser.add_argument("targets", nargs="*")
     for flag in ("--single-item", "--pull", "--allow-missing"):
         parser.add_argument(flag, action="store_true")
-    given = vars(parser.parse_args(argv))
+    given = vars(parser.parse_args(arguments))
     for name in ("dvc", "dvc_objects", "dvc_data"):
         logging.getLogger(name).setLevel(logging.WARNING)
     repo = None
     try:
-        with ToldRepo(given.pop("mark")) as repo:
+        with ToldRepo(mark) as repo:
             repo.reproduce(repro_fn=repo.reproduce_stage, **given)
     except DvcException:
         # In DVC's words, also for a stage whose failure is told: they go into the log.

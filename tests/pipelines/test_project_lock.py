@@ -174,11 +174,11 @@ def test_wherever_it_is_torn_what_is_left_can_be_read_and_has_only_what_was_ther
     assert set(ends) == {0, 1, 2}
 
 
-def test_a_lock_file_that_no_kill_tore_is_left_alone(tmp_path):
-    path = tmp_path / "dvc.lock"
-    said = []
-    conflict = LOCK.replace("    cmd: python first.py\n", "<<<<<<< HEAD\n    cmd: a\n=======\n    cmd: b\n>>>>>>> x\n")
-    for text in (LOCK, conflict):
+@pytest.mark.parametrize("stage", ["first", "last"])
+def test_a_lock_file_that_no_kill_tore_is_left_alone(tmp_path, stage):
+    path, said, command = tmp_path / "dvc.lock", [], f"    cmd: python {stage}.py\n"
+    conflict = LOCK.replace(command, f"<<<<<<< HEAD\n{command}=======\n    cmd: b\n>>>>>>> x\n")
+    for text in (LOCK, conflict, LOCK.replace("seed: 0", "seed:")):
         path.write_text(text)
         repair_dvc_state(tmp_path, said.append)
         assert path.read_text() == text
