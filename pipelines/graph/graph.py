@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pipelines.graph.recipes import stages_left_out
 from pipelines.launching.launchers import stage_gpus
-from pipelines.runtime.process_group import run_in_group, supervised
+from pipelines.runtime.process_group import run_in_group
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage_graph import METRICS, make_shared_folders
@@ -136,9 +136,8 @@ def run_told_repro(
             on_report(StageReport(**json.loads(report)))
 
     # Safe path (-P): the modules beside the file must not hide others.
-    return run_in_group(
-        supervised([sys.executable, "-P", TOLD_REPRO, mark, *arguments]), root, hear, env=env, held=held
-    )
+    command = [sys.executable, "-P", TOLD_REPRO, mark, *arguments]
+    return run_in_group(command, root, hear, env=env, held=held)
 
 
 def _address(stage: Any, root: Path) -> str:
