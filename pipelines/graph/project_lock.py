@@ -51,6 +51,7 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
 
 
 SECONDS_TO_WRITE = 1.0
+MD5_DIGITS = 32
 _STAGE = re.compile(r"^  \S.*:[ \t]*$", re.MULTILINE)
 _HEAD = re.compile(r"schema: *['\"]?\d+\.\d+['\"]?\n")
 _CUT_AFTER_A_KEY = re.compile(r"^ {0,6}\S.*:\s*\Z", re.MULTILINE)
@@ -123,7 +124,9 @@ def _require_whole(text: str) -> None:
     """ValueError or UserError for a text that is no `dvc.lock`."""
     if not _HEAD.match(text) or _CUT_AFTER_A_KEY.search(text):
         raise ValueError("its beginning or end is missing")
-    read_lock(text, "this project")
+    for stage in read_lock(text, "this project").values():
+        if any(len(str(digest)) < MD5_DIGITS for digest in (*stage.deps.values(), *stage.outs.values())):
+            raise ValueError("a hash is cut off")
 
 
 def _drop_torn_stage(lock: Path, say: Callable[[str], None]) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
-from pipelines.records.lock_snapshots import LockSnapshot, cached_object, snapshot_at, working_snapshot
+from pipelines.records.lock_snapshots import LockSnapshot, cached_object, readable, snapshot_at, working_snapshot
 from pipelines.records.tracking_store import (
     is_tracking_off,
     mlflow_faults,
@@ -128,11 +128,8 @@ def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
 
 def experiment_snapshots(root: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
     """DVC's experiments, oldest first. One whose `dvc.lock` cannot be read is left out, with a warning."""
-    for reference in ask_git(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").split():
-        try:
-            yield snapshot_at(root, reference)
-        except UserError as error:
-            tell(str(error))
+    references = ask_git(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").split()
+    return readable(lambda reference: snapshot_at(root, reference), references, tell)
 
 
 def keep_record(snapshot: LockSnapshot, state: Path) -> dict[str, Any] | None:
@@ -156,12 +153,7 @@ def keep_record(snapshot: LockSnapshot, state: Path) -> dict[str, Any] | None:
 
 def kept_records(state: Path, tell: Callable[[str], object] = str) -> list[dict[str, Any]]:
     """All records, oldest first. A broken one is left out, with a warning."""
-    records = []
-    for file in sorted((state / "graph_runs").glob("*.json")):
-        try:
-            records.append(_read(file))
-        except UserError as error:
-            tell(str(error))
+    records = readable(_read, sorted((state / "graph_runs").glob("*.json")), tell)
     return sorted(records, key=lambda record: (record["ms"], record["key"]))
 
 

@@ -6,18 +6,21 @@ Each has a `dvc.lock`. Its files are beside it, in git (metrics and curves), or 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pipelines.runtime.checkouts import cache_folder
 from stages.foundations.dvc_lock import LOCK, LockedStage, lock_of, read_lock, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.recorded_files import object_path
 from stages.foundations.stage import about
 from stages.observe.git import ask_git, file_at
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -140,21 +143,30 @@ def _experiment(root: Path, name: str) -> str:
     return next(iter(found.values()), "")
 
 
+def readable(read: Callable[[Any], T | None], places: Iterable[Any], tell: Callable[[str], object]) -> Iterator[T]:
+    """Yields what `read` finds; a place where it raises UserError is reported and skipped, one with None is skipped."""
+    for place in places:
+        try:
+            found = read(place)
+        except UserError as error:
+            tell(str(error))
+            continue
+        if found is not None:
+            yield found
+
+
 def snapshots_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
     """Yields every commit of this branch that changed `dvc.lock`, oldest first. Nothing without git.
 
     An unreadable lock, such as one committed with merge conflict marks in it, is reported and skipped.
     """
-    for commit in ask_git(root, "log", "--reverse", "--format=%H", "--", LOCK).split():
-        text = file_at(root, commit, LOCK)
-        if text is None:  # the commit removed it
-            continue
-        try:
-            entries = read_lock(text, label := f"git {commit[:12]}")
-        except UserError as error:
-            tell(str(error))
-            continue
-        yield LockSnapshot(label, root, entries, commit=commit)
+
+    def read(commit: str) -> LockSnapshot | None:
+        text, label = file_at(root, commit, LOCK), f"git {commit[:12]}"
+        # None: the commit removed it.
+        return None if text is None else LockSnapshot(label, root, read_lock(text, label), commit=commit)
+
+    return readable(read, ask_git(root, "log", "--reverse", "--format=%H", "--", LOCK).split(), tell)
 
 
 def kept_snapshot(root: Path, folder: Path) -> LockSnapshot:
@@ -170,18 +182,12 @@ def kept_snapshot(root: Path, folder: Path) -> LockSnapshot:
 
 def kept_snapshots(root: Path, state: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
     """The finished runs of all ablations, in the order of their folders; broken ones are reported and skipped."""
-    for file in sorted(state.glob("ablations/*/results/*/run.json")):
-        try:
-            yield kept_snapshot(root, file.parent)
-        except UserError as error:
-            tell(str(error))
+    files = sorted(state.glob("ablations/*/results/*/run.json"))
+    return readable(lambda file: kept_snapshot(root, file.parent), files, tell)
 
 
 @cache
 def _cache_folder(root: Path) -> Path | None:
-    # Importing DVC takes long, and many callers only read dvc.lock.
-    from pipelines.runtime.checkouts import cache_folder
-
     return cache_folder(root) if (root / ".dvc").is_dir() else None
 
 

@@ -214,7 +214,7 @@ def test_dvc_may_say_it_in_other_words(dvc_project: Path, tmp_path: Path, monkey
     code, lines = repro("--single-item", "first", "last")
     assert code == 0 and lines[-1] == "2 restored from DVC's run cache, 2 up to date"
     for failure, expected, told in (("sys.exit(3)", 3, "exit code 3"), ("os.kill(os.getpid(), 9)", 255, "signal 9")):
-        (dvc_project / "first.py").write_text(f"import os, sys; print('the cause', flush=True); {failure}")
+        (dvc_project / "first.py").write_text(f"import os, sys; print('the cause', end='', flush=True); {failure}")
         capsys.readouterr()
         assert repro()[0] == expected
         first, *rest = capsys.readouterr().err.splitlines()
