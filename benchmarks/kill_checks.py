@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.laptop_clone import CloneUi, clone_environment, different_outputs, processes_of
-from stages.foundations.files import load_yaml
+from stages.foundations.dvc_lock import lock_of
 from stages.observe.tracking import kept_logs, read_log
 
 RUNNING = ("RUNNING", "PENDING", "CANCELLING", "SCHEDULED")
@@ -133,11 +133,9 @@ def ledger_lines(state: Path) -> Counter[str]:
 
 def missing_numbers(project: Path, runs: list[Any]) -> list[str]:
     """Returns a line for each stage of dvc.lock none of whose FINISHED runs has all numbers of its metric files."""
-    stages = load_yaml((project / "dvc.lock").read_text(encoding="utf-8"))["stages"]
     missing = []
-    for name, stage in stages.items():
-        paths = [out["path"] for out in stage.get("outs", [])]
-        files = [path for path in paths if path.startswith("data/metrics/") and path.endswith(".json")]
+    for name, entry in lock_of(project).items():
+        files = [path for path in entry.outs if path.startswith("data/metrics/") and path.endswith(".json")]
         if not files:
             continue
         numbers: dict[str, float] = {}

@@ -21,8 +21,8 @@ import psutil
 
 from pipelines.graph.recipes import recipe_text
 from pipelines.runtime.process_group import end_groups, terminated_as_interrupt
+from stages.foundations.dvc_lock import read_lock, recorded_outs
 from stages.foundations.errors import UserError
-from stages.foundations.files import load_yaml
 from tests.fakes.miniature import LAPTOP, output_hashes, use_miniature
 from tests.fakes.running_ui import RunningUi
 
@@ -132,9 +132,8 @@ def reproduce_undisturbed(project: Path) -> None:
 def recorded_outputs(lock: Path) -> dict[str, str]:
     """Returns every output's hash by path. UserError when the file is no dvc.lock."""
     try:
-        content = load_yaml(lock.read_text(encoding="utf-8"))
-        return {out["path"]: out["md5"] for stage in content["stages"].values() for out in stage.get("outs", [])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return recorded_outs(read_lock(lock.read_bytes(), str(lock.parent)))
+    except OSError as error:
         raise UserError(f"{lock} is no dvc.lock that can be read ({error!r})") from None
 
 

@@ -27,7 +27,7 @@ from pipelines.ablating.results import (
     record_folder,
     rows_of,
 )
-from pipelines.records.tracking_store import is_tracking_off, mlflow_faults, open_store
+from pipelines.records.tracking_store import is_tracking_off, mlflow_faults, open_store, whole_run
 from stages.algorithms.estimators import Interval
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json, write_text_atomically
@@ -138,8 +138,6 @@ def _log(
 ) -> bool:
     """Creates the run unless MLflow has it completely."""
     from mlflow.entities import Metric
-
-    from pipelines.records.stage_runs import whole_run
 
     # The hash of all results: after another run the numbers are new, and so are the runs in MLflow.
     known = f"tags.results = '{tags['results']}' and tags.variant = '{tags['variant']}'"

@@ -6,24 +6,22 @@ In the picture raw bytes are at the top, the target is at the bottom, and each s
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from markupsafe import escape
 
 from pipelines.graph.result import seconds_in_words
 from pipelines.output import write_named_file
+from pipelines.records.chain import Chain, ChainStep, StageCost, find_chain, stage_costs
+from stages.foundations.dvc_lock import LockedStage
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import declared_stage
-
-# These modules import MLflow, which would delay `retrace --help` by a second.
-if TYPE_CHECKING:
-    from pipelines.records.chain import Chain, ChainStep, StageCost
-    from stages.foundations.dvc_lock import LockedStage
 
 
 def explain(
@@ -44,8 +42,6 @@ def explain(
     For every stage: hashes, parameters, code fingerprint, git commit, MLflow run, time and GPU-hours. Exit code 2 is a
     mistake of the caller.
     """
-    from pipelines.records.chain import find_chain, stage_costs
-
     if picture is not None and picture.suffix != ".svg":
         raise UserError(f"--picture {picture}: the picture is an SVG file, give a name that ends in .svg")
     chain = find_chain(what, PROJECT)
@@ -224,20 +220,19 @@ def draw(chain: Chain, spent: Mapping[str, StageCost]) -> str:
     """Returns the picture; equal arguments give equal text. All text is escaped."""
     from stages.pages.drawing import picture_file
 
-    places = _layout(chain)
-    width = (max(column for column, _ in places.values()) + 1) * (WIDTH + GAP) - GAP
-    height = (max(row for _, row in places.values()) + 1) * (HEIGHT + ROW_GAP) - ROW_GAP
-
-    def corner(name: str) -> tuple[float, float]:
-        column, row = places[name]
-        inside = sum(1 for _, other in places.values() if other == row)
-        return (width - inside * (WIDTH + GAP) + GAP) / 2 + column * (WIDTH + GAP), row * (HEIGHT + ROW_GAP)
-
+    rows = _rows(chain)
+    columns = max(map(len, rows))
+    width, height = columns * (WIDTH + GAP) - GAP, len(rows) * (HEIGHT + ROW_GAP) - ROW_GAP
+    corners = {
+        name: ((columns - len(row)) * (WIDTH + GAP) / 2 + column * (WIDTH + GAP), number * (HEIGHT + ROW_GAP))
+        for number, row in enumerate(rows)
+        for column, name in enumerate(row)
+    }
     # All lines first, so that boxes cover the lines that pass behind them.
-    parts = [line for step in chain.steps for line in _edges(step, corner)]
+    parts = [line for step in chain.steps for line in _edges(step, corners)]
     for step in chain.steps:
         kind = "target" if step.entry.name in chain.targets else "raw" if step.raw else ""
-        parts += _box(step, spent[step.entry.name], kind, *corner(step.entry.name))
+        parts += _box(step, spent[step.entry.name], kind, *corners[step.entry.name])
     body = "\n".join(
         [f'<svg viewBox="0 0 {width} {height}" overflow="visible"><style>{STYLE}</style>', *parts, "</svg>"]
     )
@@ -245,46 +240,45 @@ def draw(chain: Chain, spent: Mapping[str, StageCost]) -> str:
     return picture_file(f"{chain.argument}: from raw bytes", about, [("", body)])
 
 
-def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
-    """Returns column and row of each stage. A row has stages of one depth, each near the middle of its dependencies.
+def _rows(chain: Chain) -> list[list[str]]:
+    """Returns the stages of each depth, each near the middle of its dependencies.
 
     Stages without inputs are directly above the first stage that needs them, so that lines stay short.
     """
     depths = chain.depth()
-    users: dict[str, list[int]] = {}
-    for step in chain.steps:
-        for one in step.inputs:
-            for maker in one.makers:
-                users.setdefault(maker, []).append(depths[step.entry.name])
-    rows = {name: min(users[name]) - 1 if name in users else depth for name, depth in depths.items()}
-    places: dict[str, tuple[int, int]] = {}
+    makers = {step.entry.name: [maker for one in step.inputs for maker in one.makers] for step in chain.steps}
+    above = {
+        name: min((depths[user] - 1 for user in makers if name in makers[user]), default=depth)
+        for name, depth in depths.items()
+    }
+    columns: dict[str, int] = {}
 
-    def middle(step: ChainStep) -> float:
-        above = [places[maker][0] for one in step.inputs for maker in one.makers if maker in places]
+    def middle(name: str) -> float:
+        placed = [columns[maker] for maker in makers[name] if maker in columns]
         # Right of all others.
-        return sum(above) / len(above) if above else 99.0
+        return sum(placed) / len(placed) if placed else math.inf
 
-    for row in sorted(set(rows.values())):
-        inside = [step for step in chain.steps if rows[step.entry.name] == row]
-        inside.sort(key=middle)
-        places |= {step.entry.name: (column, row) for column, step in enumerate(inside)}
-    return places
+    rows = []
+    for depth in sorted(set(above.values())):
+        rows.append(sorted((name for name in makers if above[name] == depth), key=middle))
+        columns.update({name: column for column, name in enumerate(rows[-1])})
+    return rows
 
 
-def _edges(step: ChainStep, corner: Any) -> list[str]:
-    x, y = corner(step.entry.name)
+def _edges(step: ChainStep, corners: Mapping[str, tuple[float, float]]) -> list[str]:
+    x, y = corners[step.entry.name]
     lines = []
     for one in step.inputs:
         for maker in one.makers:
-            left, top = corner(maker)
+            left, top = corners[maker]
             x1, y1, x2, y2 = left + WIDTH / 2, top + HEIGHT, x + WIDTH / 2, y
             bend = (y2 - y1) / 2
-            kind = ' class="stale"' if one.is_stale else ""
             way = f"M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} {x2:.0f},{y2:.0f}"
             # Past other boxes, and in from the side.
             if y2 - y1 > ROW_GAP and abs(x2 - x1) > WIDTH / 2:
                 side, middle = (x if x1 < x2 else x + WIDTH), y + HEIGHT / 2
                 way = f"M{x1:.0f},{y1:.0f} C{x1:.0f},{middle:.0f} {x1:.0f},{middle:.0f} {side:.0f},{middle:.0f}"
+            kind = ' class="stale"' if one.is_stale else ""
             lines.append(f'<path{kind} d="{way}"><title>{escape(one.path)} {escape(one.digest)}</title></path>')
     return list(dict.fromkeys(lines))
 
@@ -293,48 +287,29 @@ def _box(step: ChainStep, cost: StageCost, kind: str, x: float, y: float) -> lis
     from stages.pages.drawing import cut
 
     entry = step.entry
-    path, digest = min(entry.outs.items(), key=lambda out: _rank(out[0]), default=("", ""))
+    # Of several outputs the first that is no record of another.
+    beside = ("data/metrics/", "data/curves/", "data/dropped/", "data/headline/")
+    path, digest = min(entry.outs.items(), key=lambda out: out[0].startswith(beside), default=("", ""))
+    line = path.removeprefix("data/")
     if step.raw:
         first = step.raw[0]
         origin = next((first[key] for key in ("url", "path", "repository", "package") if first.get(key)), "")
         more = f" and {len(step.raw) - 1} more" if len(step.raw) > 1 else ""
         origin = origin or f"{first['kind']} with seed {first.get('seed', '?')}"
-        lines = [f"raw: {str(origin).rsplit('/', 1)[-1]}{more}"]
-    else:
-        lines = [path.removeprefix("data/")]
+        line = f"raw: {str(origin).rsplit('/', 1)[-1]}{more}"
     code = f"code {entry.code[:8]}" if entry.code else ""
     commit = f"commit {cost.commit[:8]}" + ("+" if cost.is_dirty else "") if cost.commit else ""
     time = format_time(cost.seconds) if cost.seconds is not None else "no time on record"
     hours = f", {cost.gpu_hours:.3g} GPU-h" if cost.gpu_hours else ""
-    lines += [f"md5 {digest[:8]}  {code}", "  ".join(filter(None, [commit, time + hours]))]
-    parts = [
+    lines = [line, f"md5 {digest[:8]}  {code}", "  ".join(filter(None, [commit, time + hours]))]
+    texts = [("name", 21, cut(entry.name, 30))]
+    texts += [("quiet", 39 + 16 * number, cut(line, CHARACTERS)) for number, line in enumerate(lines)]
+    return [
         f'<g class="{kind}"><title>{escape(entry.command)}</title>',
         f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="9"/>',
-        f'<text class="name" x="{x + 12:.0f}" y="{y + 21:.0f}">{escape(cut(entry.name, 30))}</text>',
+        *(
+            f'<text class="{one}" x="{x + 12:.0f}" y="{y + down:.0f}">{escape(text)}</text>'
+            for one, down, text in texts
+        ),
+        "</g>",
     ]
-    for number, line in enumerate(lines):
-        parts.append(
-            f'<text class="quiet" x="{x + 12:.0f}" y="{y + 39 + 16 * number:.0f}">'
-            f"{escape(cut(line, CHARACTERS))}</text>"
-        )
-    return [*parts, "</g>"]
-
-
-SHOWN_FIRST = (
-    "policies",
-    "verdicts",
-    "responses",
-    "problems",
-    "web",
-    "demonstrations",
-    "",
-    "metrics",
-    "curves",
-    "dropped",
-)
-"""Folders below data/: of several outputs, the first in this order is shown. "" is any other."""
-
-
-def _rank(path: str) -> int:
-    kind = path.split("/")[1] if path.startswith("data/") else ""
-    return SHOWN_FIRST.index(kind if kind in SHOWN_FIRST else "")

@@ -25,7 +25,7 @@ import typer
 
 from pipelines.records.graph_run import experiment_snapshots, keep_record, kept_records, log_records
 from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshots, snapshots_in_git, working_snapshot
-from pipelines.records.tracking_store import mlflow_faults, open_store
+from pipelines.records.tracking_store import mlflow_faults, open_store, remove_half_made
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder, write_text_atomically
 from stages.foundations.machine import PROJECT, state_folder
@@ -95,8 +95,6 @@ def rebuild(root: Path, state: Path) -> Report:
     """
     if os.environ.get("RETRACE_TRACKING") == "off":
         return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
-    from pipelines.records.stage_runs import remove_half_made
-
     # The lock of the database, which the worktree of a retraining shares.
     lock_file = state_folder() / "mirror.lock"
     lock_file.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pipelines.graph.console import LOG, Console
 from pipelines.graph.damaged_files import run_and_repair
-from pipelines.graph.graph import repro_arguments
+from pipelines.graph.graph import repro_arguments, run_told_repro
 from pipelines.graph.project_lock import project_lock
 from pipelines.graph.recipes import recipe_in_use, remove_orphaned_outputs
 from pipelines.graph.result import changes_from_recipe, read_result, summarize
@@ -59,19 +59,19 @@ def show_result(root: Path, seconds: float) -> None:
 
 def run_graph(lock: int, is_verbose: bool) -> int:
     """Runs `dvc repro` under the project's lock and returns the exit code."""
+    arguments = [*pull_before_run(PROJECT), *repro_arguments(PROJECT)]
     if is_verbose:
-        return run_in_group(_command(), PROJECT, held=[lock])
+        return run_in_group(dvc("repro", *arguments), PROJECT, held=[lock])
     with (
         open(PROJECT / LOG, "w", encoding="utf-8", buffering=1) as log,
         closing(Console(PROJECT, sys.stdout, log)) as console,
     ):
         # On a terminal the last line is rewritten, so stages may report every second.
         env = {**environment(), **({LINE_SECONDS: "1"} if console.rewrites else {})}
-        return console.end(run_in_group(_command(), PROJECT, console, env=env, held=[lock]))
-
-
-def _command() -> list[str]:
-    return dvc("repro", *pull_before_run(PROJECT), *repro_arguments(PROJECT))
+        code = run_told_repro(PROJECT, arguments, console.hear, console.tell, env, [lock])
+        if not code:
+            console.end()
+        return code
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -30,10 +30,10 @@ import psutil
 import typer
 
 from pipelines.graph.damaged_files import find_damage
-from pipelines.graph.graph import repro_arguments
+from pipelines.graph.graph import repro_arguments, run_told_repro
 from pipelines.records.committed_run import processor
 from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
-from pipelines.runtime.checkouts import Code, code_at, make_checkout, remove_checkout, run_dvc
+from pipelines.runtime.checkouts import LAST_LINES, Code, code_at, make_checkout, remove_checkout, worktree_environment
 from pipelines.runtime.locks import refusing_lock
 from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.dvc_lock import stages_behind
@@ -239,15 +239,17 @@ def run_again(folder: Path, order: Order, log: Path, tell: Callable[[str], None]
     """Runs DVC in the checkout; returns its exit code and last lines. All of its output goes to `log`."""
     chosen = ("--single-item", order.stage) if order.stage else repro_arguments(folder, order.targets)
     log.parent.mkdir(parents=True, exist_ok=True)
+    last: deque[str] = deque(maxlen=LAST_LINES)
     with open(log, "w", encoding="utf-8") as file:
 
-        def on_line(line: str) -> None:
+        def hear(line: str) -> None:
             print(line, file=file, flush=True)
-            if line.startswith("Running stage"):
-                tell(line)
+            last.extend([line] if line.strip() else [])
 
         # Not tracked: these runs are only a check, and MLflow would show each stage twice.
-        return run_dvc(folder, ["repro", *chosen], on_line, is_tracked=False)
+        env = worktree_environment(folder, is_tracked=False)
+        code = run_told_repro(folder, chosen, hear, lambda one: one.what == "runs" and tell(f"{one.stage} runs"), env)
+    return code, "\n".join(last)
 
 
 def _compared(reference: LockSnapshot, order: Order, folder: Path) -> list[dict[str, Any]]:
@@ -263,14 +265,13 @@ def _compared(reference: LockSnapshot, order: Order, folder: Path) -> list[dict[
 
 
 def _compare(reference: LockSnapshot, path: str, folder: Path, tolerance: Tolerance) -> Comparison:
-    made = folder / path
+    files, made = reference.files(path), folder / path
     if not made.exists():
-        return Comparison(Verdict.MISSING, "was not made")
-    files = reference.files(path)
+        return NOT_MADE
     if files is None:
         return Comparison(Verdict.MISSING, "the finished run's is neither in the workspace nor in DVC's cache")
     if "" in files:
-        return compare_files(files[""], made, tolerance, Path(path).suffix)
+        return compare_files(files[""], made, tolerance, made.suffix)
     return compare_folders(files, made, tolerance)
 
 
@@ -283,6 +284,7 @@ class Comparison:
     """Empty for identical bytes; otherwise the differences and their sizes."""
 
 
+NOT_MADE = Comparison(Verdict.MISSING, "was not made")
 TOLD = 3
 """Number of differences that are named; the rest is counted."""
 
@@ -290,28 +292,29 @@ TOLD = 3
 def compare_files(first: Path, second: Path, tolerance: Tolerance, suffix: str = "") -> Comparison:
     """Compares two files by the kind of their suffix, or of `suffix` if their names have none (DVC's cache)."""
     if not second.is_file():
-        return Comparison(Verdict.MISSING, "was not made")
+        return NOT_MADE
     # Not shallow: equal size and time do not prove equal bytes.
     if filecmp.cmp(first, second, shallow=False):
         return Comparison(Verdict.IDENTICAL, "")
+    equal, different = "", ""
     try:
         match suffix or first.suffix:
             case ".json":
                 values = json.loads(first.read_text()), json.loads(second.read_text())
-                if found := list(_differences("", *values, tolerance)):
-                    return Comparison(Verdict.DIFFERENT, _first_few(found))
-                return Comparison(Verdict.EQUAL, "numbers within the tolerance, or in another notation")
+                different = _first_few(list(_differences("", *values, tolerance)))
+                equal = "numbers within the tolerance, or in another notation"
             case ".csv" | ".parquet" as kind:
                 tables = _table(first, kind), _table(second, kind)
-                if different := _table_difference(*tables, tolerance):
-                    return Comparison(Verdict.DIFFERENT, different)
-                return Comparison(Verdict.EQUAL, f"{len(tables[0])} rows, numbers within the tolerance")
+                different = _table_difference(*tables, tolerance)
+                equal = f"{len(tables[0])} rows, numbers within the tolerance"
             case ".safetensors":
-                return _compare_weights(first, second, tolerance)
+                equal, different = _compare_weights(first, second, tolerance)
+            case _:
+                different = _first_different_line(first.read_bytes(), second.read_bytes())
     except (ValueError, OSError, UserError) as error:
         # A truncated file: the other one is complete, so they differ.
-        return Comparison(Verdict.DIFFERENT, f"cannot be read: {error}")
-    return Comparison(Verdict.DIFFERENT, _first_different_line(first.read_bytes(), second.read_bytes()))
+        different = f"cannot be read: {error}"
+    return Comparison(Verdict.DIFFERENT if different else Verdict.EQUAL, different or equal)
 
 
 def compare_folders(first: Mapping[str, Path], second: Path, tolerance: Tolerance) -> Comparison:
@@ -320,8 +323,7 @@ def compare_folders(first: Mapping[str, Path], second: Path, tolerance: Toleranc
     found = {name: compare_files(path, second / name, tolerance, Path(name).suffix) for name, path in first.items()}
     # A new file changes the input of a stage that depends on the folder.
     found |= {name: Comparison(Verdict.DIFFERENT, "is new") for name in made - set(first)}
-    order = list(Verdict)
-    worst = max((item.verdict for item in found.values()), key=order.index, default=Verdict.IDENTICAL)
+    worst = max((item.verdict for item in found.values()), key=list(Verdict).index, default=Verdict.IDENTICAL)
     return Comparison(
         worst, _first_few([f"{name}: {item.detail}" for name, item in sorted(found.items()) if item.detail])
     )
@@ -395,25 +397,25 @@ def _column_difference(
     return f"{name}: {len(rows)} differ, the first is row {rows[0]}" if rows else ""
 
 
-def _compare_weights(first: Path, second: Path, tolerance: Tolerance) -> Comparison:
+def _compare_weights(first: Path, second: Path, tolerance: Tolerance) -> tuple[str, str]:
+    """Returns in words why the weights are equal, and how they differ; one is empty."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         one, other = load_file(first), load_file(second)
     except SafetensorError as error:
-        return Comparison(Verdict.DIFFERENT, f"cannot be read: {error}")
+        return "", f"cannot be read: {error}"
     if one.keys() != other.keys():
-        return Comparison(Verdict.DIFFERENT, f"tensors: {', '.join(sorted(one.keys() ^ other.keys())[:TOLD])}")
+        return "", f"tensors: {', '.join(sorted(one.keys() ^ other.keys())[:TOLD])}"
     shapes = [name for name in one if one[name].shape != other[name].shape]
     if shapes:
-        return Comparison(Verdict.DIFFERENT, f"shapes of {', '.join(shapes[:TOLD])}")
+        return "", f"shapes of {', '.join(shapes[:TOLD])}"
     # In float64, because the difference of two bfloat16 numbers would be rounded again.
     apart = {name: _largest(one[name].double(), other[name].double()) for name in one if one[name].numel()}
     largest = max(apart, key=apart.__getitem__)
-    is_close = apart[largest] <= tolerance.weights
     detail = f"weights differ by up to {apart[largest]:.3g} ({largest})"
-    return Comparison(Verdict.EQUAL if is_close else Verdict.DIFFERENT, detail)
+    return (detail, "") if apart[largest] <= tolerance.weights else ("", detail)
 
 
 def _largest(first: Any, second: Any) -> float:

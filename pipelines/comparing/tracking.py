@@ -17,7 +17,7 @@ from pipelines.comparing.page import HEAD, as_json, cells, markdown
 from pipelines.comparing.results import ComparisonFindings
 from pipelines.comparing.sides import FindRun, policies_of
 from pipelines.records.lock_snapshots import LockSnapshot, kept_snapshots, snapshots_in_git, working_snapshot
-from pipelines.records.tracking_store import has_database, is_tracking_off, mlflow_faults, open_store
+from pipelines.records.tracking_store import HALF_MADE, has_database, is_tracking_off, mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json
 from stages.observe.tracking import metric_name
@@ -46,8 +46,6 @@ def keep_comparison(findings: ComparisonFindings, state: Path) -> dict[str, Any]
 def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     """Creates the MLflow run of a kept table; False when it exists already."""
     from mlflow.entities import Metric
-
-    from pipelines.records.stage_runs import HALF_MADE
 
     if store.client.search_runs([store.experiment_id], f"tags.results = '{record['hash']}'", max_results=1):
         return False

@@ -1,7 +1,7 @@
 """What `make repro` prints: a forecast, one line for each stage that ran, and the output of a stage that failed.
 
-The console reads the output of `dvc repro` line by line. A stage begins with DVC's "Running stage" and ends with DVC's
-next message; the lines between are the stage's. All lines are kept in state/repro.log.
+DVC's work is told as data (`run_told_repro` in graph.py), and lines between two reports are those of the stage. All are
+kept in state/repro.log.
 
 The forecast is made from `dvc.lock` and small files in a few milliseconds, while DVC decides by itself. A stage that is
 expected to run may be skipped: its input can come out unchanged, or DVC's run cache can have its outputs. A stage that
@@ -25,6 +25,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO
 
+from pipelines.graph.graph import StageReport
 from pipelines.graph.recipes import value_at
 from pipelines.graph.result import changes_from_recipe, seconds_in_words
 from stages.foundations.dvc_lock import CODE, LockedStage, lock_of
@@ -44,17 +45,6 @@ SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_REWRITES = 10.0, 0.2
 LINES_IN_A_FAILURE = 200
 MOST_WARNINGS = 5
 """Maximum number of different warnings shown for a stage; the log has all of them."""
-# DVC's messages are its only interface for this. The patterns match the messages of the locked version.
-_RUNNING = re.compile(r"Running stage '([^']+)':$")
-_RESTORED = re.compile(r"Stage '([^']+)' is cached - skipping run")
-_SKIPPED = re.compile(r"(?:Stage )?'([^']+)' didn't change, skipping$")
-_FAILED = re.compile(r"ERROR: failed to reproduce '([^']+)': failed to run: .*exited with (-?\d+)$")
-_AFTER_A_STAGE = re.compile(
-    r"Updating lock file '|Generating lock file '|To track the changes with git, run:|Use `dvc push` to send"
-)
-_OF_NO_INTEREST = re.compile(
-    r"\s*$|Data and pipelines are up to date|\tgit add |To enable auto staging, run:|\tdvc config core.autostage "
-)
 _WARNING = re.compile(r"\b(\w*Warning|WARN(ING)?|\w*Error|ERROR|CRITICAL)\b|^(warning|error): ")
 _PROGRESS = re.compile(r"[^:]*: \d+( of \d+)? [\w -]+ in \d+ s\b")
 _SPENT = re.compile(r" in \d+ s(?=, [\d.]+ (s|min|h) left)")
@@ -80,7 +70,7 @@ class _Running:
 
 
 class Console:
-    """Gets each line of `dvc repro` through a call. `close` must be called when the run has ended in any way."""
+    """Gets the reports and the lines of `run_told_repro`. `close` must be called when the run has ended in any way."""
 
     def __init__(self, root: Path, out: TextIO, log: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._out, self._log, self._clock = root, out, log, clock
@@ -91,54 +81,54 @@ class Console:
         """Stages without a line, because they take only a second."""
         # All names are known before the first line, so the column width needs no second pass.
         self._width = max(map(len, self._stages), default=0)
-        self._seen, self._restored, self._ran, self._seconds = 0, 0, 0, dict[str, float]()
+        self._outcomes, self._seconds = dict[str, str](), dict[str, float]()
         self._stage: _Running | None = None
-        self._exit_code: int | None = None
-        self._has_forecast = False
+        self._has_forecast = self._has_failed = False
         self._printed, self._rewritten, self._status = clock(), clock(), ""
         for line in recipe_lines(root):
             self._print(line)
 
-    def __call__(self, line: str) -> None:
+    def hear(self, line: str) -> None:
+        """Takes a line of the stage that runs, or DVC's warning before it."""
         self._log.write(line + "\n")
         line = _CONTROLS.sub("", line)
-        found = _RUNNING.match(line) or _RESTORED.match(line) or _SKIPPED.match(line)
-        # A stage's output may look like a message of DVC. Such lines do not name a stage of the graph.
-        if found and found[1] in self._stages:
-            self._end_stage()
-            self._seen += 1
-            if found[1] not in self._quiet:
-                self._show_forecast()
-            if found.re is _RUNNING:
-                self._stage = _Running(found[1], self._clock())
-                self._show_status("runs")
-            # A stage that is restored from the run cache has no end message, because nothing ran.
-            self._restored += found.re is _RESTORED
-        # DVC itself always exits with 255; only this line contains the stage's exit code.
-        elif failed := _FAILED.match(line):
-            self._exit_code = int(failed[2])
-        elif _AFTER_A_STAGE.match(line):
-            self._end_stage()
-        elif self._stage:
+        if self._stage:
             self._take(self._stage, line)
-        elif not _OF_NO_INTEREST.match(line) and not _SKIPPED.match(line):
+        # After a failed stage DVC repeats what is told already.
+        elif line.strip() and not self._has_failed:
             self._print(line)
 
-    def end(self, code: int) -> int:
-        """Shows the totals of a run that ended with DVC's exit code, or the last output of the failed stage.
+    def tell(self, report: StageReport) -> None:
+        """Takes a report. Those of stages outside of dvc.yaml (`dvc add`) are only kept in the log."""
+        self._log.write(f"{report.stage}: {report.what} {report.reason}".rstrip() + "\n")
+        name = report.stage
+        if name not in self._stages:
+            return
+        if report.what == "begins" and name not in self._quiet:
+            self._show_forecast()
+        if report.what == "begins" or self._stage is None:
+            self._outcomes[name], self._stage = "", _Running(name, self._clock())
+        match report.what:
+            case "pulls":
+                self._print(f"{self._place()} {name}  pulls its files from the remote")
+            case "runs":
+                self._stage.started = self._clock()
+                self._show_status("runs")
+            case "failed":
+                self._fail(self._stage, report)
+            case "unchanged" | "restored" | "ran":
+                self._outcomes[name] = report.what
+                self._end_stage(self._stage)
 
-        Returns the exit code of the failed stage if DVC names one, otherwise DVC's.
-        """
-        if code:
-            return self._fail(code)
-        self._end_stage()
-        ran, restored = self._ran, self._restored
+    def end(self) -> None:
+        """Shows the totals of a run that ended well."""
+        count = Counter(self._outcomes.values())
+        ran, restored = count["ran"], count["restored"]
         parts = [f"{ran} {'stage' if ran == 1 else 'stages'} ran"] if ran else []
         parts += [f"{restored} restored from DVC's run cache"] if restored else []
         rest = len(self._stages) - ran - restored
         parts += [f"{rest} up to date"] if parts and rest else []
         self._print(", ".join(parts) if parts else f"everything is up to date: {len(self._stages)} stages")
-        return 0
 
     def close(self) -> None:
         """Clears the rewritten line, and stores the times of the stages that ran."""
@@ -147,9 +137,6 @@ class Console:
             remember_seconds(self._root, self._seconds)
 
     def _take(self, stage: _Running, line: str) -> None:
-        # DVC repeats the command first.
-        if line.startswith("> ") and not stage.lines:
-            return
         stage.lines.append(line)
         stage.is_resumed |= _RESUMED.match(line) is not None
         if _WARNING.search(line):
@@ -164,13 +151,10 @@ class Console:
             if line.strip():
                 self._show_status(line)
 
-    def _end_stage(self) -> None:
-        stage, self._stage = self._stage, None
-        if stage is None:
-            return
-        seconds = self._clock() - stage.started
-        self._ran += 1
-        if stage.name not in self._quiet:
+    def _end_stage(self, stage: _Running) -> None:
+        self._stage = None
+        if self._outcomes[stage.name] == "ran" and stage.name not in self._quiet:
+            seconds = self._clock() - stage.started
             # Otherwise the next forecast would take the rest of a stage for the whole stage.
             if not stage.is_resumed:
                 self._seconds[stage.name] = seconds
@@ -182,27 +166,22 @@ class Console:
         if len(stage.warnings) > MOST_WARNINGS:
             self._print(f"{len(stage.warnings) - MOST_WARNINGS} more warnings: {LOG}")
 
-    def _fail(self, code: int) -> int:
+    def _fail(self, stage: _Running, report: StageReport) -> None:
         self._clear_status()
-        if self._stage is None:
-            return code
-        name, lines = self._stage.name, self._stage.lines
-        ended = self._exit_code if self._exit_code is not None else code
-        seconds = seconds_in_words(self._clock() - self._stage.started)
-        how = f"exit code {ended}" if ended >= 0 else f"killed by signal {-ended}"
-        say(f"{self._place()} {name}  failed after {seconds}, {how}")
-        for line in lines:
+        self._stage, self._has_failed, code = None, True, report.code
+        seconds = seconds_in_words(self._clock() - stage.started)
+        how = report.reason if code is None else f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+        say(f"{self._place()} {stage.name}  failed after {seconds}, {how}")
+        for line in stage.lines:
             # Progress lines would move the error away from the end, which people read.
             if not _PROGRESS.match(line):
                 say(line)
         say(f"The whole output is in {LOG}.")
-        # DVC's message has a negative number for a signal, which is not an exit code.
-        return ended if ended > 0 else code
 
     def _place(self) -> str:
         """Returns the position of the running stage in the graph, such as `[ 7/24]`."""
         total = len(self._stages)
-        return f"[{self._seen:>{len(str(total))}}/{total}]"
+        return f"[{len(self._outcomes):>{len(str(total))}}/{total}]"
 
     def _show_forecast(self) -> None:
         if not self._has_forecast:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipelines.graph.recipes import stages_left_out
 from pipelines.launching.launchers import stage_gpus
+from pipelines.runtime.process_group import run_in_group
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage_graph import METRICS, make_shared_folders
@@ -94,6 +98,46 @@ def repro_arguments(root: Path, targets: tuple[str, ...] = ()) -> tuple[str, ...
     if not stages_left_out(root):
         return targets
     return ("--single-item", *(stage.name for stage in stages_in_order(root, targets)))
+
+
+TOLD_REPRO = Path(__file__).with_name("told_repro.py")
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What `dvc repro` has done with a stage."""
+
+    stage: str
+    what: Literal["begins", "pulls", "runs", "unchanged", "restored", "ran", "failed"]
+    """First `begins`. `pulls` and `runs` may follow; a stage that DVC restores from its run cache does not run."""
+    code: int | None
+    """Exit code of a command that failed, negative for a signal."""
+    reason: str
+    """The command of a stage that runs; DVC's words about a failure."""
+
+
+def run_told_repro(
+    root: Path,
+    arguments: Sequence[str],
+    on_line: Callable[[str], object],
+    on_report: Callable[[StageReport], object],
+    env: Mapping[str, str] | None = None,
+    held: Sequence[int] = (),
+) -> int:
+    """Runs `dvc repro` as `run_in_group` does; returns its exit code, or that of the stage that failed."""
+    mark = secrets.token_hex(8)
+
+    def hear(line: str) -> None:
+        # A report may follow on the last words of a stage, without a line end.
+        text, _, report = line.partition(mark)
+        if text or not report:
+            on_line(text)
+        if report:
+            on_report(StageReport(**json.loads(report)))
+
+    # Safe path (-P): the modules beside the file must not hide others.
+    command = [sys.executable, "-P", TOLD_REPRO, mark, *arguments]
+    return run_in_group(command, root, hear, env=env, held=held)
 
 
 def _address(stage: Any, root: Path) -> str:

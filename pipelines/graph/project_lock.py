@@ -15,14 +15,16 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from pipelines.runtime.locks import try_lock, wait_for
-from stages.foundations.files import load_yaml, write_text_atomically
+from stages.foundations.dvc_lock import LOCK, read_lock
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_text_atomically
 
 
 @contextmanager
@@ -49,8 +51,11 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
 
 
 SECONDS_TO_WRITE = 1.0
+MD5_DIGITS = 32
 _STAGE = re.compile(r"^  \S.*:[ \t]*$", re.MULTILINE)
-_ENTRIES = ("deps", "outs")
+_HEAD = re.compile(r"schema: *['\"]?\d+\.\d+['\"]?\n")
+_CUT_AFTER_A_KEY = re.compile(r"^ {0,6}\S.*:\s*\Z", re.MULTILINE)
+"""`deps:` at the end of a file. A parameter, which is further to the right, may have no value."""
 
 
 def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
@@ -62,13 +67,13 @@ def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
     """
     table = root / ".dvc" / "tmp" / "rwlock"
     # A DVC that is alive writes within milliseconds. A file that stays torn for a second has no writer.
-    if not _becomes(table, _is_json):
+    if not _becomes(table, json.loads):
         say(f"removing {table}: DVC was killed while it wrote it")
         table.unlink(missing_ok=True)
     elif table.exists():
         _drop_dead_entries(table)
-    lock = root / "dvc.lock"
-    if not _becomes(lock, _is_lock_file):
+    lock = root / LOCK
+    if not _becomes(lock, _require_whole):
         _drop_torn_stage(lock, say)
 
 
@@ -102,58 +107,40 @@ def _living(table: Any) -> Any:
     return {**table, "write": write, "read": {path: infos for path, infos in read.items() if infos}}
 
 
-def _becomes(path: Path, is_whole: Callable[[str], bool]) -> bool:
+def _becomes(path: Path, parse: Callable[[str], object]) -> bool:
+    """False where the file cannot be parsed, and does not change for the better; a missing one is whole."""
     until = time.monotonic() + SECONDS_TO_WRITE
-    while True:
-        try:
-            if is_whole(path.read_text(errors="replace")):
-                return True
-        except FileNotFoundError:
+    while path.exists():
+        with suppress(ValueError, UserError, FileNotFoundError):
+            parse(path.read_text(errors="replace"))
             return True
         if time.monotonic() > until:
             return False
         time.sleep(0.1)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
     return True
 
 
-def _is_lock_file(text: str) -> bool:
-    try:
-        content = load_yaml(text)
-    except ValueError:
-        return False
-    if not isinstance(content, dict) or content.get("schema") != "2.0":
-        return False
-    stages = content.get("stages", {})
-    return isinstance(stages, dict) and all(map(_is_stage, stages.values()))
-
-
-def _is_stage(stage: Any) -> bool:
-    if not isinstance(stage, dict) or not isinstance(stage.get("cmd"), str | list):
-        return False
-    entries = [stage.get(name, []) for name in _ENTRIES]
-    if not all(isinstance(listed, list) for listed in entries):
-        return False
-    has_paths = all(isinstance(one, dict) and isinstance(one.get("path"), str) for listed in entries for one in listed)
-    params = stage.get("params", {})
-    return has_paths and isinstance(params, dict) and all(isinstance(values, dict) for values in params.values())
+def _require_whole(text: str) -> None:
+    """ValueError or UserError for a text that is no `dvc.lock`."""
+    if not _HEAD.match(text) or _CUT_AFTER_A_KEY.search(text):
+        raise ValueError("its beginning or end is missing")
+    for stage in read_lock(text, "this project").values():
+        if any(len(str(digest)) < MD5_DIGITS for digest in (*stage.deps.values(), *stage.outs.values())):
+            raise ValueError("a hash is cut off")
 
 
 def _drop_torn_stage(lock: Path, say: Callable[[str], None]) -> None:
     text = lock.read_text(errors="replace")
-    starts = [found.start() for found in _STAGE.finditer(text)]
-    kept = text[: starts[-1]] if starts else ""
+    # A file with merge conflict marks is complete, and a user has to choose: DVC reports it.
+    if "\n<<<<<<<" in f"\n{text}":
+        return
     # DVC writes the file from the top: only its end can be missing.
-    if len(starts) > 1 and _is_lock_file(kept):
-        say(f"{lock}: dropping its last stage, because DVC was killed while it wrote it; its run cache has it")
-        write_text_atomically(lock, kept)
-    elif len(starts) <= 1 and "\n<<<<<<<" not in f"\n{text}":
-        # A file with merge conflict marks is complete, and a user has to choose: DVC reports it.
+    *others, last = [found.start() for found in _STAGE.finditer(text)] or [0]
+    if not others:
         say(f"removing {lock}: DVC was killed while it wrote it; its run cache has the stages that ran")
         lock.unlink()
+        return
+    with suppress(ValueError, UserError):
+        _require_whole(text[:last])
+        say(f"{lock}: dropping its last stage, because DVC was killed while it wrote it; its run cache has it")
+        write_text_atomically(lock, text[:last])

@@ -32,11 +32,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipelines.output import there_are
+from pipelines.runtime.checkouts import cache_folder
 from pipelines.runtime.locks import try_lock, wait_for
 from stages.foundations.dvc_lock import lock_of, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, load_yaml, sha256_of, write_bytes_atomically, write_text_atomically
 from stages.foundations.params import read_yaml
+from stages.foundations.recorded_files import object_path
 from stages.foundations.stage_graph import (
     KEEP,
     foreach_sections,
@@ -45,6 +47,7 @@ from stages.foundations.stage_graph import (
     optional_sections,
     read_definitions,
     shared_folders,
+    stages_of,
 )
 from stages.observe.progress import say
 
@@ -107,7 +110,7 @@ def stages_left_out(root: Path) -> list[str]:
 def remove_orphaned_outputs(root: Path) -> list[Path]:
     """Checks params.yaml, then removes files that no stage of its graph makes from folders that stages depend on.
 
-    Returns these files. Does nothing (and does not load DVC) while dvc.yaml and params.yaml are unchanged. UserError
+    Returns these files. Does nothing while dvc.yaml and params.yaml are unchanged. UserError
     for a mistake in params.yaml; no file is moved then, and the next call checks again.
     """
     make_shared_folders(root)
@@ -115,8 +118,8 @@ def remove_orphaned_outputs(root: Path) -> list[Path]:
         return []
     params = root / "params.yaml"
     _check(root, read_yaml(params), str(params))
-    strays, cache = find_strays(root)
-    recorded, moved = recorded_outs(lock_of(root)), 0
+    strays = find_strays(root)
+    cache, recorded, moved = cache_folder(root), recorded_outs(lock_of(root)), 0
     for path in strays:
         # Deleting is safe where DVC has the file; a file that exists only here is kept.
         if _is_cached(cache, path, recorded.get(path.relative_to(root).as_posix())):
@@ -148,36 +151,21 @@ def _graph_key(root: Path) -> str:
     return "".join(sha256_of(root / name) for name in ("dvc.yaml", "params.yaml"))
 
 
-def find_strays(root: Path) -> tuple[list[Path], Path]:
-    """Files in folders of several stages that no stage of the recipe makes; and DVC's cache folder."""
-    from dvc.repo import Repo
-
-    gone = stages_left_out(root)
-    with Repo(str(root)) as repo:
-        stages = [stage for stage in repo.index.stages if getattr(stage, "name", None) not in gone]
-        outs = {Path(out.fs_path) for stage in stages for out in stage.outs}
-        cache, place = Path(repo.cache.local.path), Path(repo.root_dir)
-    params = read_yaml(root / "params.yaml")
-    folders = [place / folder for folder in shared_folders(read_definitions(root / "dvc.yaml"), params)]
-    files = {
+def find_strays(root: Path) -> list[Path]:
+    """Returns the files in folders of several stages that no stage of the recipe makes."""
+    definitions, params = read_definitions(root / "dvc.yaml"), read_yaml(root / "params.yaml")
+    outs = {root / out for stage in stages_of(definitions, params) for out in stage.outs}
+    return sorted(
         path
-        for folder in folders
-        for path in folder.rglob("*")
+        for path in {path for folder in shared_folders(definitions, params) for path in (root / folder).rglob("*")}
         # .gitignore belongs to DVC, and the other file keeps an empty folder in git.
-        if path.is_file() and path.name not in (".gitignore", KEEP)
-    }
-    return sorted(path for path in files if not _is_under(path, outs)), cache
-
-
-def _is_under(path: Path, places: set[Path]) -> bool:
-    return path in places or any(parent in places for parent in path.parents)
+        if path.is_file() and path.name not in (".gitignore", KEEP) and not outs & {path, *path.parents}
+    )
 
 
 def _is_cached(cache: Path, path: Path, recorded: str | None) -> bool:
     """True if the file has the hash in dvc.lock and DVC's cache has it too."""
-    if recorded is None:
-        return False
-    return (cache / recorded[:2] / recorded[2:]).is_file() and dvc_md5(path) == recorded
+    return recorded is not None and object_path(cache, recorded).is_file() and dvc_md5(path) == recorded
 
 
 @contextmanager

@@ -53,6 +53,9 @@ class RemoteName:
     name: str
     url: str
 
+    def __str__(self) -> str:
+        return f"remote {self.name} ({self.url})"
+
 
 def default_remote(root: Path) -> RemoteName | None:
     """Returns DVC's default remote; None when there is none. Passwords in its address are left out.
@@ -79,11 +82,11 @@ def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str,
     remote = default_remote(root)
     if remote is None:
         return ()
-    tell(f"remote {remote.name} ({remote.url}): pulling what is missing here")
+    tell(f"{remote}: pulling what is missing here")
     code, last = _run(root, "pull")
     if code in (UNREACHABLE, SILENT):
         what = "cannot be reached" if code == UNREACHABLE else "has fallen silent"
-        tell(f"warning: the remote {remote.name} ({remote.url}) {what}, so nothing more is pulled in this run: {last}")
+        tell(f"warning: the {remote} {what}, so nothing more is pulled in this run: {last}")
         return ()
     if code:
         # Without --allow-missing: a stage whose data exist nowhere must run, or folders would stay half empty.
@@ -102,16 +105,11 @@ def push_after_run(root: Path, tell: Callable[[str], None] = say) -> bool:
         return False
     if remote is None:
         return True
-    tell(f"remote {remote.name} ({remote.url}): pushing what is new")
+    tell(f"{remote}: pushing what is new")
     code, last = _run(root, "push")
-    if code:
-        tell(
-            f"warning: the results could not be pushed to the remote {remote.name} ({remote.url}): {last}\n"
-            "They are safe here; `dvc push` or the next run tries again."
-        )
-        return False
-    tell(f"remote {remote.name} ({remote.url}): {last}")
-    return True
+    safe = "They are safe here; `dvc push` or the next run tries again."
+    tell(f"warning: the results could not be pushed to the {remote}: {last}\n{safe}" if code else f"{remote}: {last}")
+    return not code
 
 
 def remote_fault(root: Path) -> str:

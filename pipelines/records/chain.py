@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, snapshots_in_git, working_snapshot
-from pipelines.records.stage_runs import first_commits, runs_by_key
-from pipelines.records.tracking_store import has_database, mlflow_faults, open_store
+from pipelines.records.tracking_store import has_database, mlflow_faults, open_store, runs_by_key
 from stages.foundations.dvc_lock import CODE, LockedStage, makers_of, stages_behind
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, load_yaml
@@ -26,21 +25,8 @@ from stages.observe.tracking import TOTAL_SECONDS, read_ledger, shown_name
 POLICIES = "data/policies/"
 OTHER_MODELS = ("data/generators/", "data/image_scorers/")
 """Folders of outputs that an argument may name besides a policy; the first that has it wins."""
-RAW_KEYS = (
-    "kind",
-    "url",
-    "path",
-    "repository",
-    "file",
-    "revision",
-    "package",
-    "version",
-    "member",
-    "sha256",
-    "wheel_sha256",
-    "seed",
-    "rows",
-)
+RAW_KEYS = ("kind", "url", "path", "repository", "file", "revision", "package", "version", "member")
+RAW_KEYS += ("sha256", "wheel_sha256", "seed", "rows")
 """Keys that state where raw bytes came from, and their hash."""
 
 
@@ -233,7 +219,10 @@ def stage_costs(chain: Chain, state: Path) -> dict[str, StageCost]:
         # A stage that was run again with equal inputs has several lines of one key. Its cost is their sum.
         lines[line.get("lock_hash")].append(line)
     # Runs that MLflow does not know carry no commit. Otherwise the first commit with the same recorded key is used.
-    commits = first_commits(snapshots_in_git(chain.snapshot.root))
+    commits: dict[str, str] = {}
+    for snapshot in snapshots_in_git(chain.snapshot.root):
+        for entry in snapshot.entries.values():
+            commits.setdefault(entry.key, snapshot.commit)
     return {
         step.entry.name: _spent(step, runs.get(step.entry.key), lines[step.entry.key], commits.get(step.entry.key, ""))
         for step in chain.steps

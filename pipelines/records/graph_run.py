@@ -23,8 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
-from pipelines.records.lock_snapshots import LockSnapshot, cached_object, snapshot_at, working_snapshot
-from pipelines.records.tracking_store import is_tracking_off, mlflow_faults, open_store
+from pipelines.records.lock_snapshots import LockSnapshot, cached_object, readable, snapshot_at, working_snapshot
+from pipelines.records.tracking_store import (
+    is_tracking_off,
+    mlflow_faults,
+    open_store,
+    remove_half_made,
+    runs_by_key,
+    whole_run,
+)
 from stages.foundations.dvc_lock import LockedStage, recorded_outs, stages_behind
 from stages.foundations.errors import UserError, without_password
 from stages.foundations.files import dvc_md5, load_yaml, stable_hash, write_json
@@ -110,8 +117,6 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
 
 
 def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
-    from pipelines.records.stage_runs import remove_half_made
-
     # `retrace mirror` holds the same lock. Two processes that search before they create would both create the run.
     with open(state / "mirror.lock", "w") as lock, mlflow_faults(REMEDY):
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -123,11 +128,8 @@ def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
 
 def experiment_snapshots(root: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
     """DVC's experiments, oldest first. One whose `dvc.lock` cannot be read is left out, with a warning."""
-    for reference in ask_git(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").split():
-        try:
-            yield snapshot_at(root, reference)
-        except UserError as error:
-            tell(str(error))
+    references = ask_git(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").split()
+    return readable(lambda reference: snapshot_at(root, reference), references, tell)
 
 
 def keep_record(snapshot: LockSnapshot, state: Path) -> dict[str, Any] | None:
@@ -151,12 +153,7 @@ def keep_record(snapshot: LockSnapshot, state: Path) -> dict[str, Any] | None:
 
 def kept_records(state: Path, tell: Callable[[str], object] = str) -> list[dict[str, Any]]:
     """All records, oldest first. A broken one is left out, with a warning."""
-    records = []
-    for file in sorted((state / "graph_runs").glob("*.json")):
-        try:
-            records.append(_read(file))
-        except UserError as error:
-            tell(str(error))
+    records = readable(_read, sorted((state / "graph_runs").glob("*.json")), tell)
     return sorted(records, key=lambda record: (record["ms"], record["key"]))
 
 
@@ -198,7 +195,6 @@ def _writes_page(entry: LockedStage) -> bool:
 
 
 def _describe(snapshot: LockSnapshot, entries: list[LockedStage]) -> dict[str, Any] | None:
-    from pipelines.records.stage_runs import recorded_ms
     from stages.observe.mlflow_store import flatten
 
     outs = {path: digest for entry in entries for path, digest in entry.outs.items()}
@@ -218,7 +214,7 @@ def _describe(snapshot: LockSnapshot, entries: list[LockedStage]) -> dict[str, A
         weights = f"data/policies/{policy}"
         tags |= {"last_policy.path": weights, "last_policy.md5": outs[weights]}
     return {
-        "ms": max(recorded_ms(snapshot, entry) for entry in entries),
+        "ms": max(snapshot.recorded_ms(entry) for entry in entries),
         "name": _run_name(tags),
         "params": params,
         "metrics": dict(islice(_metrics(scores, result["gains"] if result else []), MOST_METRICS)),
@@ -338,8 +334,6 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
 
     A stage run without a parent becomes a child of the first run of the graph that has it.
     """
-    from pipelines.records.stage_runs import runs_by_key
-
     keep_view(store)
     runs, made = runs_by_key(store), 0
     for record in records:
@@ -361,8 +355,6 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
 
 
 def _make(store: MlflowStore, root: Path, record: Mapping[str, Any], stages: list[Any]) -> str:
-    from pipelines.records.stage_runs import whole_run
-
     started = min([run.info.start_time for run in stages], default=record["ms"])
     ended = max([run.info.end_time or 0 for run in stages], default=record["ms"])
     message = {"ms": started, "name": record["name"], "params": record["params"], "inputs": {}}

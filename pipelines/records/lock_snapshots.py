@@ -6,18 +6,21 @@ Each has a `dvc.lock`. Its files are beside it, in git (metrics and curves), or 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from stages.foundations.dvc_lock import LOCK, LockedStage, read_lock, recorded_outs
+from pipelines.runtime.checkouts import cache_folder
+from stages.foundations.dvc_lock import LOCK, LockedStage, lock_of, read_lock, recorded_outs
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5
 from stages.foundations.recorded_files import object_path
 from stages.foundations.stage import about
 from stages.observe.git import ask_git, file_at
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,18 @@ class LockSnapshot:
     label: str
     root: Path
     """The project whose git and DVC cache are used."""
-    folder: Path | None
-    """Folder of the files; None for a commit."""
-    is_kept: bool
-    """True where `data/` is left out of the paths, as in an ablation's results."""
-    commit: str
-    """Set for a commit, and for an ablation's run; "" in a working tree."""
     entries: Mapping[str, LockedStage]
-    about: Mapping[str, Any]
+    folder: Path | None = None
+    """Folder of the files; None for a commit."""
+    commit: str = ""
+    """Set for a commit, and for an ablation's run."""
+    about: Mapping[str, Any] = field(default_factory=dict)
     """An ablation's record of its run; empty elsewhere."""
+
+    @property
+    def is_kept(self) -> bool:
+        """True for an ablation's results: `data/` is left out of their paths."""
+        return bool(self.about)
 
     @cached_property
     def outs(self) -> dict[str, str]:
@@ -49,12 +55,12 @@ class LockSnapshot:
 
     def file(self, path: str) -> Path | None:
         """Returns a file of this snapshot: itself, or the object in DVC's cache; None when neither exists."""
-        if self.folder is not None:
-            # An ablation keeps verdicts but no responses: those come from the cache, under their hash.
-            own = self.folder / (path.removeprefix("data/") if self.is_kept else path)
-            if own.exists():
-                return own
-        return self._cached(self.outs.get(path, ""))
+        # An ablation keeps verdicts but no responses: those come from the cache, under their hash.
+        return self._own(path) or self._cached(self.outs.get(path, ""))
+
+    def _own(self, path: str) -> Path | None:
+        own = self.folder / (path.removeprefix("data/") if self.is_kept else path) if self.folder else None
+        return own if own and own.exists() else None
 
     def files(self, path: str) -> dict[str, Path] | None:
         """Returns the files of an output as they are on record, by path in it ("" for an output that is a file).
@@ -88,14 +94,20 @@ class LockSnapshot:
             return found.read_bytes()
         return file_at(self.root, self.commit, path) if self.commit else None
 
+    def recorded_ms(self, entry: LockedStage) -> int:
+        """Returns when the stage was put on record: its metric file's time, or the commit's; 0 for unknown."""
+        for path in entry.outs:
+            if path.startswith("data/metrics/") and (own := self._own(path)):
+                return int(own.stat().st_mtime * 1000)
+        committed = ask_git(self.root, "show", "-s", "--format=%ct", self.commit) if self.commit else ""
+        return 1000 * int(committed or 0)
+
 
 def working_snapshot(root: Path, label: str = "working tree", project: Path | None = None) -> LockSnapshot:
     """Returns the snapshot of a project folder; without a `dvc.lock` it has no entries."""
-    lock = root / LOCK
-    entries = read_lock(lock.read_bytes() if lock.exists() else None, str(root))
     # A copied checkout may have no `.dvc`: the cache of the calling project may still have its files.
     own = root if project is None or (root / ".dvc").is_dir() else project
-    return LockSnapshot(label, own, root, False, "", entries, {})
+    return LockSnapshot(label, own, lock_of(root), root)
 
 
 def snapshot_at(root: Path, revision: str) -> LockSnapshot:
@@ -110,7 +122,7 @@ def snapshot_at(root: Path, revision: str) -> LockSnapshot:
     text = file_at(root, commit, LOCK)
     if text is None:
         raise UserError(f"git revision {revision!r} has no dvc.lock: nothing had run there, or it was not committed")
-    return LockSnapshot(f"git {revision}", root, None, False, commit, read_lock(text, revision), {})
+    return LockSnapshot(f"git {revision}", root, read_lock(text, revision), commit=commit)
 
 
 def _experiment(root: Path, name: str) -> str:
@@ -131,21 +143,30 @@ def _experiment(root: Path, name: str) -> str:
     return next(iter(found.values()), "")
 
 
+def readable(read: Callable[[Any], T | None], places: Iterable[Any], tell: Callable[[str], object]) -> Iterator[T]:
+    """Yields what `read` finds; a place where it raises UserError is reported and skipped, one with None is skipped."""
+    for place in places:
+        try:
+            found = read(place)
+        except UserError as error:
+            tell(str(error))
+            continue
+        if found is not None:
+            yield found
+
+
 def snapshots_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
     """Yields every commit of this branch that changed `dvc.lock`, oldest first. Nothing without git.
 
     An unreadable lock, such as one committed with merge conflict marks in it, is reported and skipped.
     """
-    for commit in ask_git(root, "log", "--reverse", "--format=%H", "--", LOCK).split():
-        text = file_at(root, commit, LOCK)
-        if text is None:  # the commit removed it
-            continue
-        try:
-            entries = read_lock(text, label := f"git {commit[:12]}")
-        except UserError as error:
-            tell(str(error))
-            continue
-        yield LockSnapshot(label, root, None, False, commit, entries, {})
+
+    def read(commit: str) -> LockSnapshot | None:
+        text, label = file_at(root, commit, LOCK), f"git {commit[:12]}"
+        # None: the commit removed it.
+        return None if text is None else LockSnapshot(label, root, read_lock(text, label), commit=commit)
+
+    return readable(read, ask_git(root, "log", "--reverse", "--format=%H", "--", LOCK).split(), tell)
 
 
 def kept_snapshot(root: Path, folder: Path) -> LockSnapshot:
@@ -156,23 +177,17 @@ def kept_snapshot(root: Path, folder: Path) -> LockSnapshot:
         label = f"ablation {about['ablation']}, {about['variant']} seed {about['seed']}"
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} is no finished run of an ablation ({error}): run `retrace ablate` again") from None
-    return LockSnapshot(label, root, folder, True, about.get("commit", ""), read_lock(text, label), about)
+    return LockSnapshot(label, root, read_lock(text, label), folder, about.get("commit", ""), about)
 
 
 def kept_snapshots(root: Path, state: Path, tell: Callable[[str], object] = str) -> Iterator[LockSnapshot]:
     """The finished runs of all ablations, in the order of their folders; broken ones are reported and skipped."""
-    for file in sorted(state.glob("ablations/*/results/*/run.json")):
-        try:
-            yield kept_snapshot(root, file.parent)
-        except UserError as error:
-            tell(str(error))
+    files = sorted(state.glob("ablations/*/results/*/run.json"))
+    return readable(lambda file: kept_snapshot(root, file.parent), files, tell)
 
 
 @cache
 def _cache_folder(root: Path) -> Path | None:
-    # Importing DVC takes long, and many callers only read dvc.lock.
-    from pipelines.runtime.checkouts import cache_folder
-
     return cache_folder(root) if (root / ".dvc").is_dir() else None
 
 

@@ -6,6 +6,7 @@ model) were trained on texts that this project does not have: those texts are un
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import pandas
@@ -37,10 +38,9 @@ def trained_problems(snapshot: LockSnapshot, policy: str) -> frozenset[str] | No
             return None
         # A policy includes the training data of its starting policy.
         wanted += [dep for dep in entry.deps if dep.startswith(POLICIES)]
-        try:
+        found = None
+        with suppress(UserError):  # a broken file counts as missing
             found = _problems_of(snapshot, entry)
-        except UserError:  # a broken file counts as missing
-            return None
         if found is None:
             return None
         texts |= found
@@ -51,8 +51,7 @@ def _problems_of(snapshot: LockSnapshot, entry: LockedStage) -> set[str] | None:
     trained: set[str] | None = None
     for out in entry.outs:
         rollouts = snapshot.file(out) if out.startswith(ROLLOUTS) else None
-        if rollouts and _has(rollouts, "problem_id", "is_trained"):
-            rows = _columns(rollouts, "problem_id", "is_trained")
+        if rollouts and (rows := _rows(rollouts, "problem_id", "is_trained")) is not None:
             # Groups whose rewards are all equal are dropped before the update: their problems changed no weight.
             trained = set(rows.loc[rows["is_trained"], "problem_id"])
     texts: set[str] = set()
@@ -63,23 +62,14 @@ def _problems_of(snapshot: LockSnapshot, entry: LockedStage) -> set[str] | None:
         table = snapshot.file(dep)
         if table is None:
             return None
-        texts |= {normalise_problem(text) for text in _texts(table, trained)}
+        # A table of texts has no problems in common with a benchmark.
+        if (rows := _rows(table, "problem_id", "problem")) is not None:
+            kept = rows if trained is None else rows[rows["problem_id"].isin(trained)]
+            texts |= {normalise_problem(text) for text in kept["problem"]}
     return texts
 
 
-def _texts(table: Path, trained: set[str] | None) -> list[str]:
-    # A table of texts has no problems in common with a benchmark.
-    if not _has(table, "problem_id", "problem"):
-        return []
-    rows = _columns(table, "problem_id", "problem")
-    return list(rows["problem"] if trained is None else rows.loc[rows["problem_id"].isin(trained), "problem"])
-
-
-def _columns(table: Path, *columns: str) -> pandas.DataFrame:
+def _rows(table: Path, *columns: str) -> pandas.DataFrame | None:
+    """Returns these columns of a table; None where it lacks one."""
     with open_table(table) as file:
-        return file.read(columns).to_pandas()
-
-
-def _has(table: Path, *columns: str) -> bool:
-    with open_table(table) as file:
-        return set(columns) <= set(file.schema_arrow.names)
+        return file.read(columns).to_pandas() if set(columns) <= set(file.schema_arrow.names) else None

@@ -1,4 +1,4 @@
-"""The output of `make repro`, from lines that DVC printed in runs of the laptop recipe, and its forecast."""
+"""The output of `make repro`, and its forecast; DVC itself runs in another wording than its own."""
 
 from __future__ import annotations
 
@@ -19,53 +19,25 @@ from pipelines.graph.console import (
     make_forecast,
     remember_seconds,
 )
+from pipelines.graph.graph import StageReport, run_told_repro
 from pipelines.graph.recipes import recipe_text
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, load_yaml
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage import about
-from stages.foundations.stage_graph import read_definitions, stages_of
+from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
-CODE = """Running stage 'code':
-> python -m stages.code --params params.yaml --out data/code
-
-"""
-BEFORE_RL_3 = """Stage 'base' didn't change, skipping
-Stage 'collect@arithmetic_train' didn't change, skipping
-Stage 'collect@arithmetic_held_out' didn't change, skipping
-Stage 'collect_web' didn't change, skipping
-Stage 'curate' didn't change, skipping
-Stage 'extract_web' didn't change, skipping
-Stage 'filter_web' didn't change, skipping
-Stage 'demonstrate' didn't change, skipping
-Stage 'sft' didn't change, skipping
-Stage 'rl_round@rl_1' is cached - skipping run, checking out outputs
-Updating lock file 'dvc.lock'
-
-Stage 'rl_round@rl_2' didn't change, skipping
-"""
-RL_3 = """Running stage 'rl_round@rl_3':
-> python -m pipelines.launching -m stages.rl_round --params params.yaml --round rl_3
-rl_round: resuming from step 6
-"""
-AFTER_RL_3 = """Updating lock file 'dvc.lock'
-
-"""
-LAST = """
-To track the changes with git, run:
-
-\tgit add dvc.lock
-
-To enable auto staging, run:
-
-\tdvc config core.autostage true
-Use `dvc push` to send your updates to remote storage.
-"""
-FAILURE = (
-    "ERROR: failed to reproduce 'rl_round@rl_3': failed to run: python -m pipelines.launching "
-    "-m stages.rl_round --params params.yaml --round rl_3, exited with 2\n"
-)
-PROGRESS = "rl_3: {} of 15 steps in {} s, 25 s left, reward 0.794, accuracy 0.897, loss -0.00209\n"
+UNCHANGED = ["base", "collect_web", "curate", "extract_web", "filter_web", "demonstrate", "sft"]
+UNCHANGED += ["collect@arithmetic_train", "collect@arithmetic_held_out"]
+BEFORE_RL_3 = [
+    *[("code", "begins"), ("code", "runs"), ("code", "ran")],
+    *[(name, what) for name in UNCHANGED for what in ("begins", "unchanged")],
+    *[("rl_round@rl_1", "begins"), ("rl_round@rl_1", "restored")],
+    *[("rl_round@rl_2", "begins"), ("rl_round@rl_2", "unchanged")],
+]
+"""A step of `show`: a report, a line, or seconds that go by."""
+RL_3 = [("rl_round@rl_3", "begins"), ("rl_round@rl_3", "runs"), "rl_round: resuming from step 6"]
+PROGRESS = "rl_3: {} of 15 steps in {} s, 25 s left, reward 0.794, accuracy 0.897, loss -0.00209"
 
 
 class Terminal(io.StringIO):
@@ -83,37 +55,26 @@ class Clock:
 @pytest.fixture
 def finished(root: Path) -> Path:
     """Makes a project in which every stage has run: each output has a byte, and dvc.lock matches."""
-    params, stages = load_yaml((root / "params.yaml").read_bytes()), {}
-    definitions = read_definitions(root / "dvc.yaml")
+    params, definitions = load_yaml((root / "params.yaml").read_bytes()), read_definitions(root / "dvc.yaml")
     for stage in graph_stages(root):
         code = [dep for dep in stage.deps if dep.startswith("data/code/")]
         for path in (root / out for out in [*code, *stage.outs] if out != "data/code"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("1")
-        for path in (root / dep for dep in stage.deps if not (root / dep).exists()):
-            path.mkdir(parents=True)  # a folder that no stage of this recipe fills
-        listed = definitions[stage.name].get("do", definitions[stage.name]).get("params", [])
-        named = [key for key in listed if "$" not in key and "." not in key and key in params]
-        stages[stage.address] = {
-            "cmd": "python -m stages",
-            "params": {"params.yaml": {key: params[key] for key in named}},
-            "deps": [{"path": path, "md5": "of a folder"} for path in stage.deps],
-            "outs": [{"path": path, "md5": "", "size": 1000} for path in stage.outs],
-        }
-    for stage in stages.values():
-        for file in stage["deps"]:
-            if (root / file["path"]).is_file():
-                file |= {"md5": dvc_md5(root / file["path"]), "size": (root / file["path"]).stat().st_size}
-        for file in stage["outs"]:
-            file |= {"md5": dvc_md5(root / file["path"]), "size": 1}
+
+    def listed(path: str) -> dict:
+        (root / path).exists() or (root / path).mkdir(parents=True)  # a folder that no stage of this recipe fills
+        return {"path": path, "md5": dvc_md5(root / path), "size": (root / path).stat().st_size}
+
+    def entry(stage: GraphStage) -> dict:
+        sections = definitions[stage.name].get("do", definitions[stage.name]).get("params", [])
+        named = {key: params[key] for key in sections if "$" not in key and "." not in key and key in params}
+        files = {"deps": [*map(listed, stage.deps)], "outs": [*map(listed, stage.outs)]}
+        return {"cmd": "python -m stages", "params": {"params.yaml": named}, **files}
+
+    stages = {stage.address: entry(stage) for stage in graph_stages(root)}
     (root / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}))
     return root
-
-
-def show(console: Console, text: str, clock: Clock, seconds: float = 0.0) -> None:
-    for line in text.splitlines():
-        console(line)
-        clock.now += seconds
 
 
 def console_of(root: Path, out: io.StringIO | None = None) -> tuple[Console, Clock, io.StringIO, io.StringIO]:
@@ -122,32 +83,42 @@ def console_of(root: Path, out: io.StringIO | None = None) -> tuple[Console, Clo
     return Console(root, out, log, clock), clock, out, log
 
 
+def show(console: Console, clock: Clock, *steps: tuple | str | float) -> None:
+    for step in steps:
+        match step:
+            case (stage, what, *rest):
+                console.tell(StageReport(stage, what, *(rest or (None, ""))))
+            case str():
+                console.hear(step)
+            case _:
+                clock.now += step
+
+
 def test_where_nothing_changed_two_lines_are_shown(finished: Path) -> None:
     console, clock, out, log = console_of(finished)
-    skipped = [f"Stage '{one.address}' didn't change, skipping\n" for one in graph_stages(finished)]
-    text = "".join(skipped) + "Use `dvc push` to send your updates to remote storage.\n"
-    show(console, text, clock)
-    assert console.end(0) == 0
+    stages = [stage.address for stage in graph_stages(finished)]
+    show(console, clock, *[(name, what) for name in stages for what in ("begins", "unchanged")])
+    console.end()
     first, second = out.getvalue().splitlines()
     assert first.startswith("recipe  laptop: the whole chain on two CPU cores in ")
     assert second == "everything is up to date: 24 stages"
-    assert log.getvalue() == text
+    assert log.getvalue().splitlines()[:2] == ["code: begins", "code: unchanged"]
 
 
 def test_a_stage_that_ran_has_one_line_with_place_time_and_headline(root: Path) -> None:
     (root / "data" / "metrics" / "rl_round").mkdir(parents=True)
     (root / "data" / "metrics" / "rl_round" / "rl_3.json").write_text('{"accuracy/mean_last": 0.9440298}')
     console, clock, out, _ = console_of(root)
-    show(console, CODE + BEFORE_RL_3 + RL_3, clock)
-    clock.now += 38
-    show(console, AFTER_RL_3 + LAST, clock)
-    assert console.end(0) == 0
+    show(console, clock, *BEFORE_RL_3, *RL_3, 38, ("rl_round@rl_3", "ran"), ("mars", "begins"), ("mars", "ran"))
+    show(console, clock, ("respond@sft", "begins"), ("respond@sft", "pulls"), 9, ("respond@sft", "unchanged"))
+    console.end()
     console.close()
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("recipe  laptop: the whole chain")
     assert lines[1].startswith("stages  up to 23 of 24: base, collect (2), ")
     assert [" ".join(line.split()) for line in lines[4:]] == [
         "[13/24] rl_round@rl_3 38 s accuracy 94.4% of training samples",
+        "[14/24] respond@sft pulls its files from the remote",
         "2 stages ran, 1 restored from DVC's run cache, 21 up to date",
     ]
     assert not (root / "state" / "stage_seconds.json").exists(), "38 s is what was left of a resumed stage"
@@ -155,22 +126,18 @@ def test_a_stage_that_ran_has_one_line_with_place_time_and_headline(root: Path) 
 
 def test_in_a_log_a_running_stage_gives_a_line_in_ten_seconds(root: Path) -> None:
     console, clock, out, _ = console_of(root)
-    show(console, CODE + BEFORE_RL_3 + RL_3, clock)
-    for step in range(15):
-        clock.now += 4
-        show(console, PROGRESS.format(step, 4 * step), clock)
+    lines = [step for number in range(15) for step in (4, PROGRESS.format(number, 4 * number))]
+    show(console, clock, *BEFORE_RL_3, *RL_3, *lines)
     lines = [line for line in out.getvalue().splitlines() if "rl_3" in line]
     assert len(lines) == 5, "60 seconds"
-    assert lines[0] == ("[13/24] rl_round@rl_3  2 of 15 steps, 25 s left, reward 0.794, accuracy 0.897, loss -0.00209")
+    assert lines[0] == "[13/24] rl_round@rl_3  2 of 15 steps, 25 s left, reward 0.794, accuracy 0.897, loss -0.00209"
     assert "\x1b" not in out.getvalue() and "\r" not in out.getvalue()
 
 
 def test_on_a_terminal_the_line_is_rewritten_and_gone_in_the_end(root: Path) -> None:
     console, clock, out, _ = console_of(root, Terminal())
-    show(console, CODE + BEFORE_RL_3 + RL_3, clock, seconds=1)
-    for step in range(3):
-        show(console, PROGRESS.format(step, step), clock, seconds=1)
-    show(console, "\x1b[31mmodel says \x07this\x1b]0;title\n", clock)
+    lines = [step for number in range(3) for step in (1, PROGRESS.format(number, number))]
+    show(console, clock, *BEFORE_RL_3, *RL_3, *lines, 1, "\x1b[31mmodel says \x07this\x1b]0;title")
     console.close()
     *_, last = out.getvalue().splitlines()[-1].split("\r")
     assert out.getvalue().endswith("\r\x1b[K") and last == "\x1b[K"
@@ -181,68 +148,115 @@ def test_on_a_terminal_the_line_is_rewritten_and_gone_in_the_end(root: Path) -> 
 @pytest.mark.parametrize("stage", ["code", "rl_round@rl_3"])
 def test_the_warnings_of_a_stage_are_shown_once_with_their_further_lines(root: Path, stage: str) -> None:
     console, clock, out, _ = console_of(root)
-    show(console, f"Running stage '{stage}':\n> python -m stages\nloading\n", clock)
-    warning = "WARNING: no step of rl_3 trained\n         raise rl.temperature\n"
-    show(console, warning + "loaded\n" + warning + "x.py:3: UserWarning: old\n  warn()\n", clock)
-    show(console, AFTER_RL_3 + LAST, clock)
-    assert out.getvalue().splitlines()[-4:] == [
-        "WARNING: no step of rl_3 trained",
-        "         raise rl.temperature (2 times)",
-        "x.py:3: UserWarning: old",
-        "  warn()",
-    ]
+    warning = ["WARNING: no step of rl_3 trained", "         raise rl.temperature"]
+    python = ["x.py:3: UserWarning: old", "  warn()"]
+    show(console, clock, (stage, "begins"), "loading", *warning, "loaded", *warning, *python, (stage, "ran"))
+    assert out.getvalue().splitlines()[-4:] == [warning[0], warning[1] + " (2 times)", *python]
 
 
+SAID = ["Traceback (most recent call last):", "  File 'x.py', line 1", "error: rl.group_size 0: must be 2 or more"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "told"),
+    [(2, "in words", "exit code 2"), (-9, "", "killed by signal 9"), (None, "no such input", "no such input")],
+)
 def test_what_a_failed_stage_said_is_shown_whole_with_its_exit_code(
-    root: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, capsys: pytest.CaptureFixture[str], code: int | None, reason: str, told: str
 ) -> None:
-    console, clock, _, log = console_of(root)
-    said = "Traceback (most recent call last):\n  File 'x.py', line 1\nerror: rl.group_size 0: must be 2 or more\n"
-    show(console, CODE + BEFORE_RL_3 + RL_3 + PROGRESS.format(1, 12) + said, clock)
-    clock.now += 12
-    show(console, FAILURE, clock)
-    assert console.end(255) == 2
-    assert capsys.readouterr().err == (
-        "[13/24] rl_round@rl_3  failed after 12 s, exit code 2\n"
-        f"rl_round: resuming from step 6\n{said}The whole output is in state/repro.log.\n"
-    )
-    assert log.getvalue().endswith(said + FAILURE)
+    console, clock, out, log = console_of(root)
+    failed = ("rl_round@rl_3", "failed", code, reason)
+    show(console, clock, *BEFORE_RL_3, *RL_3, PROGRESS.format(1, 12), *SAID, 12, failed, "ERROR: DVC's words")
+    expected = [f"[13/24] rl_round@rl_3  failed after 12 s, {told}", "rl_round: resuming from step 6", *SAID]
+    assert capsys.readouterr().err.splitlines() == [*expected, "The whole output is in state/repro.log."]
+    assert SAID[0] in log.getvalue() and log.getvalue().endswith("ERROR: DVC's words\n")
+    assert "DVC's words" not in out.getvalue()
 
 
-def test_a_stage_that_was_killed_and_a_dvc_that_failed_itself(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dvc_that_failed_itself_is_heard(root: Path) -> None:
     console, clock, out, _ = console_of(root)
-    show(console, CODE + BEFORE_RL_3 + RL_3 + FAILURE.replace("with 2", "with -9"), clock)
-    assert console.end(255) == 255 and "killed by signal 9" in capsys.readouterr().err
-    console, clock, out, _ = console_of(root)
-    show(console, "ERROR: 'dvc.lock' is invalid.\n", clock)
-    assert console.end(255) == 255 and "ERROR: 'dvc.lock' is invalid." in out.getvalue()
+    show(console, clock, "ERROR: 'dvc.lock' is invalid.")
+    assert "ERROR: 'dvc.lock' is invalid." in out.getvalue()
 
 
-def test_a_line_that_looks_like_dvcs_does_not_begin_an_unknown_stage(root: Path) -> None:
-    console, clock, out, _ = console_of(root)
-    show(console, CODE + BEFORE_RL_3 + RL_3 + "Running stage 'mars':\n" + AFTER_RL_3 + LAST, clock)
-    assert console.end(0) == 0 and "mars" not in out.getvalue() and "2 stages ran" in out.getvalue()
+OTHER_WORDS = """
+import logging, sys
+if any(word.endswith("told_repro.py") for word in sys.orig_argv):
+    from dvc.exceptions import DvcException
+    from dvc.stage import exceptions
+    make = logging.LogRecord
+    logging.setLogRecordFactory(lambda name, level, path, line, text, *rest: make(
+        name, level, path, line, "Étape" if name.startswith("dvc") else text, () if name.startswith("dvc") else rest[0],
+        *rest[1:]))
+    exceptions.StageCmdFailedError.__init__ = lambda self, *given: DvcException.__init__(self, "échec")
+"""
 
 
-def test_a_finished_project_runs_nothing_and_a_late_change_only_what_follows(finished: Path) -> None:
-    assert make_forecast(finished).running == ()
-    params, lock = finished / "params.yaml", finished / "dvc.lock"
-    # DVC writes this number in a form that every other YAML reader takes for a text.
-    params.write_text(params.read_text().replace("adamw_learning_rate: 0.003", "adamw_learning_rate: 5.e-6"))
-    lock.write_text(lock.read_text().replace('"adamw_learning_rate": 0.003', '"adamw_learning_rate": 5e-06'))
-    assert make_forecast(finished).running == ()
-    params.write_text(params.read_text().replace("bootstrap_draws: 2000", "bootstrap_draws: 1500"))
-    expected = (*(f"grade@{name}" for name in ("base", "sft", "rl_1", "rl_2", "rl_3")), "report")
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["", OTHER_WORDS])
+def test_dvc_may_say_it_in_other_words(dvc_project: Path, tmp_path: Path, monkeypatch, capsys, words: str) -> None:
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "sitecustomize.py").write_text(words)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "words"))
+
+    def repro(*given: str) -> tuple[int, list[str]]:
+        console, _, out, _ = console_of(dvc_project)
+        code = run_told_repro(dvc_project, given, console.hear, console.tell)
+        if not code:
+            console.end()
+        return code, [" ".join(line.split()) for line in out.getvalue().splitlines()[1:]]
+
+    code, lines = repro()
+    assert code == 0 and lines[-1] == "4 stages ran"
+    assert [line.split()[1] for line in lines if line.startswith("[")] == ["first", "round@a", "round@b", "last"]
+    assert repro() == (0, ["everything is up to date: 4 stages"])
+    (dvc_project / "dvc.lock").unlink()
+    code, lines = repro("--single-item", "first", "last")
+    assert code == 0 and lines[-1] == "2 restored from DVC's run cache, 2 up to date"
+    for failure, expected, told in (("sys.exit(3)", 3, "exit code 3"), ("os.kill(os.getpid(), 9)", 255, "signal 9")):
+        (dvc_project / "first.py").write_text(f"import os, sys; print('the cause', end='', flush=True); {failure}")
+        capsys.readouterr()
+        assert repro()[0] == expected
+        first, *rest = capsys.readouterr().err.splitlines()
+        assert first.startswith("[1/4] first  failed after ") and first.endswith(told)
+        assert rest == ["the cause", "The whole output is in state/repro.log."]
+    (dvc_project / "dvc.lock").write_text("stages: [")
+    code, lines = repro()
+    assert code == 255 and lines, "DVC's error is shown"
+
+
+GRADES = tuple(f"grade@{name}" for name in ("base", "sft", "rl_1", "rl_2", "rl_3"))
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "expected"),
+    [
+        ("params.yaml", "", "", ()),
+        ("params.yaml", "bootstrap_draws: 2000", "bootstrap_draws: 1500", (*GRADES, "report")),
+        ("data/code/grade.json", "1", "2", (*GRADES, "report")),
+        ("data/verdicts/sft.parquet", "1", None, ("grade@sft", "report")),
+    ],
+)
+def test_a_change_runs_what_follows(
+    finished: Path, file: str, before: str, after: str | None, expected: tuple[str, ...]
+) -> None:
+    if after is None:
+        (finished / file).unlink()
+    else:
+        (finished / file).write_text((finished / file).read_text().replace(before, after))
     assert make_forecast(finished).running == expected
 
 
-def test_changed_code_and_a_lost_output_run_a_stage(finished: Path) -> None:
-    (finished / "data" / "code" / "respond.json").write_text("2")
-    running = make_forecast(finished).running
-    assert running[0] == "respond@base" and len(running) == 11
-    (finished / "data" / "code" / "respond.json").write_text("1")
-    (finished / "data" / "verdicts" / "sft.parquet").unlink()
-    assert make_forecast(finished).running == ("grade@sft", "report")
+def test_a_number_in_dvcs_form_is_no_change(finished: Path) -> None:
+    """DVC writes this one in a form that every other YAML reader takes for a text."""
+    for name, before, after in (
+        ("params.yaml", "adamw_learning_rate: 0.003", "adamw_learning_rate: 5.e-6"),
+        ("dvc.lock", '"adamw_learning_rate": 0.003', '"adamw_learning_rate": 5e-06'),
+    ):
+        text = (finished / name).read_text()
+        assert before in text
+        (finished / name).write_text(text.replace(before, after))
+    assert make_forecast(finished).running == ()
 
 
 def test_times_are_those_of_this_recipe_and_else_not_known(finished: Path) -> None:

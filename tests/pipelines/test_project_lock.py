@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import yaml
+from dvc.schema import COMPILED_LOCKFILE_SCHEMA
 
 from pipelines.graph import project_lock as module
 from pipelines.graph.project_lock import project_lock, repair_dvc_state
@@ -142,43 +143,41 @@ stages:
     cmd: python first.py
     outs:
     - path: data/first.txt
-      md5: 1
+      md5: 1f3870be274f6c49b3e31a0c6728957f
   last:
     cmd: python last.py
     deps:
     - path: data/first.txt
-      md5: 1
+      md5: 1f3870be274f6c49b3e31a0c6728957f
     params:
       params.yaml:
         seed: 0
     outs:
     - path: data/last.txt
-      md5: 2
+      md5: fe01d67a002dfa0f3ac084298142eccd
 """
 
 
-def test_wherever_it_is_torn_what_is_left_can_be_read_and_has_only_what_was_there(tmp_path, monkeypatch):
+def test_wherever_it_is_torn_dvc_can_read_what_is_left_and_it_has_only_what_was_there(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_TO_WRITE", 0.0)
-    path, whole = tmp_path / "dvc.lock", yaml.safe_load(LOCK)["stages"]
-    ends = []
+    path, whole, ends = tmp_path / "dvc.lock", yaml.safe_load(LOCK)["stages"], set()
     for length in range(len(LOCK)):
         path.write_text(LOCK[:length])
         repair_dvc_state(tmp_path, lambda said: None)
         content = yaml.safe_load(path.read_text()) if path.exists() else {"schema": "2.0"}
-        assert content["schema"] == "2.0"
+        COMPILED_LOCKFILE_SCHEMA(content)
         stages = content.get("stages", {})
         assert list(stages) == list(whole)[: len(stages)]
-        for name in list(stages)[:-1]:
-            assert stages[name] == whole[name]
-        ends.append(len(stages))
-    assert set(ends) == {0, 1, 2}
+        assert all(stages[name] == whole[name] for name in list(stages)[:-1])
+        ends.add(len(stages))
+    assert ends == {0, 1, 2}
 
 
-def test_a_lock_file_that_no_kill_tore_is_left_alone(tmp_path):
-    path = tmp_path / "dvc.lock"
-    said = []
-    conflict = LOCK.replace("    cmd: python first.py\n", "<<<<<<< HEAD\n    cmd: a\n=======\n    cmd: b\n>>>>>>> x\n")
-    for text in (LOCK, conflict):
+@pytest.mark.parametrize("stage", ["first", "last"])
+def test_a_lock_file_that_no_kill_tore_is_left_alone(tmp_path, stage):
+    path, said, command = tmp_path / "dvc.lock", [], f"    cmd: python {stage}.py\n"
+    conflict = LOCK.replace(command, f"<<<<<<< HEAD\n{command}=======\n    cmd: b\n>>>>>>> x\n")
+    for text in (LOCK, conflict, LOCK.replace("seed: 0", "seed:")):
         path.write_text(text)
         repair_dvc_state(tmp_path, said.append)
         assert path.read_text() == text

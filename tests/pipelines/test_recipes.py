@@ -39,47 +39,48 @@ def last(root):
     return (root / "data/last.txt").read_text().split()
 
 
-def test_an_unknown_recipe_names_those_there_are(dvc_project):
-    with pytest.raises(UserError, match=r"unknown recipe 'lptop': did you mean 'laptop'\? There are laptop, other"):
-        use_recipe(dvc_project, "lptop")
-    assert (dvc_project / "params.yaml").exists()
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("lptop", r"unknown recipe 'lptop': did you mean 'laptop'\? There are broken, laptop, other"),
+        ("broken", r"pipelines/recipes/broken.yaml is not UTF-8 .*: save it as UTF-8"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_is_told(dvc_project, name, told):
+    (dvc_project / "pipelines/recipes/broken.yaml").write_bytes(b"first: \xff\n")
+    before = (dvc_project / "params.yaml").read_bytes()
+    with pytest.raises(UserError, match=told):
+        use_recipe(dvc_project, name)
+    assert (dvc_project / "params.yaml").read_bytes() == before
 
 
-def test_own_changes_of_params_are_kept(dvc_project):
-    edited = b"first: 7  # \xff is no UTF-8\n"
-    (dvc_project / "params.yaml").write_bytes(edited)
+def test_own_changes_of_params_are_kept_but_no_edited_recipe(dvc_project):
+    params, recipe = dvc_project / "params.yaml", dvc_project / "pipelines/recipes/other.yaml"
+    saved, edited = dvc_project / "state/params.before.yaml", b"first: 7  # \xff is no UTF-8\n"
+    params.write_bytes(edited)
     use_recipe(dvc_project, "other")
-    assert (dvc_project / "state/params.before.yaml").read_bytes() == edited
-    assert (dvc_project / "params.yaml").read_text() == (dvc_project / "pipelines/recipes/other.yaml").read_text()
-    assert (dvc_project / "state/recipe").read_text().startswith("other\n")
-    assert recipe_name(dvc_project) == "other"
-
-
-def test_a_recipe_that_is_no_utf_8_is_told(dvc_project):
-    (dvc_project / "pipelines/recipes/other.yaml").write_bytes(b"first: \xff\n")
-    with pytest.raises(UserError, match=r"pipelines/recipes/other.yaml is not UTF-8 .*: save it as UTF-8"):
-        use_recipe(dvc_project, "other")
-
-
-def test_an_edited_recipe_is_not_taken_for_changes_of_params(dvc_project):
-    use_recipe(dvc_project, "other")
-    recipe = dvc_project / "pipelines/recipes/other.yaml"
+    assert saved.read_bytes() == edited and params.read_text() == recipe.read_text()
+    assert (dvc_project / "state/recipe").read_text().startswith("other\n") and recipe_name(dvc_project) == "other"
+    saved.unlink()
     recipe.write_text(recipe.read_text() + "# edited\n")
     use_recipe(dvc_project, "other")
-    assert (dvc_project / "params.yaml").read_text() == recipe.read_text()
-    assert not (dvc_project / "state/params.before.yaml").exists()
+    assert params.read_text() == recipe.read_text() and not saved.exists()
 
 
-def test_switching_recipes_and_back(dvc_project):
+def test_switching_recipes_and_back(dvc_project, capsys):
     """Outputs of the previous recipe are removed, and come back from DVC's cache without running a command."""
     repro(dvc_project)
     laptop = last(dvc_project)
     assert laptop == [f"data/metrics/{name}.json" for name in ("first", "round/a", "round/b")]
-    (dvc_project / "data/metrics/hand-made.json").write_text("{}")
+    by_hand = ["data/metrics/x.json", "data/metrics/y.json"]
+    for name in by_hand:
+        (dvc_project / name).write_text("{}")
     use_recipe(dvc_project, "other")
     cleared = [path.relative_to(dvc_project).as_posix() for path in remove_orphaned_outputs(dvc_project)]
-    assert cleared == ["data/metrics/hand-made.json", "data/metrics/round/b.json"]
-    assert (dvc_project / "state/strays/data/metrics/hand-made.json").read_text() == "{}"
+    assert sorted(cleared) == ["data/metrics/round/b.json", *by_hand]
+    assert [(dvc_project / "state/strays" / name).read_text() for name in by_hand] == ["{}", "{}"]
+    told = capsys.readouterr().err
+    assert told == "moved 2 files that belong to no stage of this recipe to state/strays/\n", "one line for all"
     repro(dvc_project)
     assert last(dvc_project) == [f"data/metrics/{name}.json" for name in ("first", "round/a", "round/c")]
     use_recipe(dvc_project, "laptop")
@@ -88,17 +89,6 @@ def test_switching_recipes_and_back(dvc_project):
     assert last(dvc_project) == laptop
     assert json.loads((dvc_project / "data/metrics/round/b.json").read_text()) == {"reward/mean": 1}
     assert not [line for line in lines if line.startswith("> ")], "a command was run"
-
-
-def test_files_that_are_moved_are_told_in_one_line(dvc_project, capsys):
-    repro(dvc_project)
-    for name in ("x", "y"):
-        (dvc_project / f"data/metrics/{name}.json").write_text("{}")
-    use_recipe(dvc_project, "other")
-    remove_orphaned_outputs(dvc_project)
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told == "moved 2 files that belong to no stage of this recipe to state/strays/"
-    assert sorted(path.name for path in (dvc_project / "state/strays/data/metrics").iterdir()) == ["x.json", "y.json"]
 
 
 def test_a_folder_that_stages_only_read_has_no_strays(dvc_project):

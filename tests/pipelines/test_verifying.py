@@ -1,7 +1,6 @@
 """The certificate: hand-worked comparisons, and a small real DVC graph run again, with planted differences."""
 
 import json
-import subprocess
 
 import numpy
 import pandas
@@ -15,6 +14,8 @@ from pipelines.records.lock_snapshots import working_snapshot
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 from stages.observe.unchanged import key_on_record
+from tests.fakes.graded_project import git
+from tests.fakes.small_graph import small_graph
 
 TOLERANCE = Tolerance(relative=1e-3, absolute=1e-9, weights=1e-6)
 
@@ -111,74 +112,10 @@ def test_the_worst_file_of_a_folder_decides(tmp_path):
     assert compare_folders(files, second, TOLERANCE).verdict is Verdict.MISSING
 
 
-DVC_YAML = """
-stages:
-  code:
-    cmd: python make.py code data/code.json
-    deps: [make.py]
-    outs: [data/code.json]
-  train:
-    cmd: python make.py train data/policies/sft
-    deps: [data/code.json]
-    params: [train]
-    outs: [data/policies/sft]
-  score:
-    foreach: ${scored}
-    do:
-      cmd: python make.py score data/metrics/${item}.json data/rows/${item}.csv
-      deps: [data/policies/sft]
-      outs: ['data/rows/${item}.csv']
-      metrics:
-        - data/metrics/${item}.json: {cache: false}
-  report:
-    cmd: python make.py report reports/index.html
-    deps: [data/metrics, data/rows]
-    outs: [reports/index.html]
-"""
-# Outputs named in `PLANTED` differ a little or much, as after a change of a library.
-MAKE = """
-import json, os, pathlib, sys
-name, *outs = sys.argv[1:]
-planted = json.loads(os.environ.get("PLANTED", "{}"))
-added = planted.get(name, 0.0)
-if added == "failure":
-    sys.exit("the cause")
-for out in map(pathlib.Path, outs):
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if name == "train":
-        out.mkdir()
-        (out / "config.json").write_text(json.dumps({"hidden": 4 + added}))
-    elif out.suffix == ".csv":
-        out.write_text("step,loss\\n1,0.5\\n")
-    elif out.suffix == ".json":
-        out.write_text(json.dumps({"score": 0.25 + added}))
-    else:
-        out.write_text("\\n".join(sorted(str(path) for path in pathlib.Path("data").rglob("*.csv"))))
-"""
-
-
-def git(folder, *arguments):
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Makes a finished run of the graph above; its metric files are in git, its lock is not."""
-    folder = tmp_path_factory.mktemp("finished") / "project"
-    (folder / ".dvc").mkdir(parents=True)
-    (folder / ".dvc" / ".gitignore").write_text("/config.local\n/tmp\n/cache\n")
-    files = {
-        ".dvc/config": "[core]\n    analytics = false\n",
-        "dvc.yaml": DVC_YAML,
-        "make.py": MAKE,
-        "params.yaml": "train: {rate: 5.0e-6, steps: 1}\nscored: [a, b]\n",
-        ".gitignore": "/data/policies/\n/data/rows/\n/reports/\n/state/\n",
-        ".dvcignore": "state/\n",
-    }
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    git(folder, "init", "-q")
+    """Makes a finished run; its metric files are in git, its lock is not."""
+    folder = small_graph(tmp_path_factory.mktemp("finished") / "project")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "graph")
     assert run_in_group(dvc("repro", "-q"), folder) == 0
@@ -205,7 +142,7 @@ def verdicts(content):
 def test_a_stage_knows_before_it_starts_the_key_that_dvc_will_write(finished, monkeypatch):
     monkeypatch.chdir(finished)
     entries = working_snapshot(finished).entries
-    assert entries["train"].params["train"]["rate"] == 5e-06, "YAML 1.2, as DVC reads it"
+    assert entries["base"].params["base"]["rate"] == 5e-06, "YAML 1.2, as DVC reads it"
     assert {name: key_on_record(name) for name in entries} == {name: entry.key for name, entry in entries.items()}
 
 
@@ -227,19 +164,19 @@ def test_a_run_that_repeats_itself_is_identical_in_every_output(finished, tmp_pa
 
 @pytest.mark.slow
 def test_planted_differences_are_told_where_they_are(finished, tmp_path):
-    content = run(finished, tmp_path, {"train": 1, "score": 1e-5, "report": 0})
+    content = run(finished, tmp_path, {"base": 1, "respond": 1e-5, "report": 0})
     found = verdicts(content)
     assert not content["is_reproduced"] and content["verdict"] == "different"
-    assert found["data/policies/sft"] == "different" and found["data/metrics/a.json"] == "equal within tolerance"
-    assert found["data/rows/b.csv"] == found["reports/index.html"] == "identical"
+    assert found["data/policies/base"] == "different" and found["data/metrics/a.json"] == "equal within tolerance"
+    assert found["data/responses/b.csv"] == found["reports/index.html"] == "identical"
     assert "config.json: hidden 4.0 became 5" in as_markdown(content)
 
 
 @pytest.mark.slow
 def test_one_stage_runs_on_the_inputs_of_the_finished_run(finished, tmp_path):
-    content = run(finished, tmp_path, {"train": 1}, stage="report")
+    content = run(finished, tmp_path, {"base": 1}, stage="report")
     assert verdicts(content) == {"reports/index.html": "identical"}
-    failed = run(finished, tmp_path, {"score": "failure"}, stage="score@a")
+    failed = run(finished, tmp_path, {"respond": "failure"}, stage="respond@a")
     assert failed["verdict"] == "the run failed" and "the cause" in as_markdown(failed)
     assert not failed["is_reproduced"]
 
