@@ -198,6 +198,6 @@ class ImageDecoder:
             return {"reason": "image_broken", "detail": f"decoding {answer.failure} {answer.ending}".strip()}
         image = answer.value
         if "rgb" in image:
-            flat = numpy.frombuffer(base64.b64decode(image["rgb"]), dtype=numpy.uint8)
+            flat = numpy.frombuffer(base64.b64decode(image.pop("rgb")), dtype=numpy.uint8)
             image["pixels"] = flat.reshape(image["height"], image["width"], 3)
         return image
