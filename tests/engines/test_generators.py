@@ -43,8 +43,8 @@ def test_guidance_one_is_no_guidance_and_two_is_extrapolation(generator):
     states, empty = generator.encode_prompts(PROMPTS[:1]), generator.encode_prompts([""])
     latents, timestep = generator.noise([3]), generator.timesteps(4)[0]
     with torch.no_grad():
-        asked, nothing = (generator.step(latents, timestep, given, 1.0, empty).clean for given in (states, empty))
-        guided = generator.step(latents, timestep, states, 2.0, empty).clean
+        asked, nothing = (generator.step(latents, timestep, given, 1.0, empty)[1] for given in (states, empty))
+        guided = generator.step(latents, timestep, states, 2.0, empty)[1]
     torch.testing.assert_close(guided, nothing + 2 * (asked - nothing))
 
 

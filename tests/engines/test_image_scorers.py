@@ -47,20 +47,6 @@ def test_the_gradient_reaches_every_pixel_also_beyond_white(images, variant):
     assert (images.grad != 0).all()
 
 
-def test_later_words_and_the_picture_both_count(images):
-    scorer = tiny_scorer().eval()
-    first, other = scorer.score(images[[0, 0]], ["a red circle", "a red square"])
-    assert first != other
-    assert first != scorer.score(images[[1]], ["a red circle"])[0]
-
-
-def test_the_reward_is_normalised_as_the_folder_says(images):
-    scorer = tiny_scorer().eval()
-    raw = scorer.score(images, PROMPTS)
-    scorer.config = scorer.config.model_copy(update={"reward_mean": 0.5, "reward_std": 2.0})
-    assert scorer.score(images, PROMPTS).tolist() == pytest.approx(((raw - 0.5) / 2).tolist(), abs=1e-6)
-
-
 def test_a_folder_gives_the_same_scores_and_equal_bytes(images, tmp_path):
     scorer = tiny_scorer().eval()
     save_scorer(scorer, tmp_path / "one")
@@ -73,18 +59,18 @@ def test_a_folder_gives_the_same_scores_and_equal_bytes(images, tmp_path):
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
 
 
-@pytest.mark.parametrize("fault", ["missing", "left over", "shape"])
+@pytest.mark.parametrize("fault", ["Missing", "Unexpected", "size mismatch"])
 def test_loading_is_strict(tmp_path, fault):
     save_scorer(tiny_scorer(), tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     name = "text.encoder.layer.0.attention.self.query.weight"
     weight = weights.pop(name)
-    if fault == "left over":
+    if fault == "Unexpected":
         weights |= {name: weight, "text.pooler.dense.weight": weight.clone()}
-    if fault == "shape":
+    if fault == "size mismatch":
         weights[name] = weight[:2].clone()
     save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match=f"is not a scorer.*{fault}"):
+    with pytest.raises(UserError, match=f"(?s)is not a scorer.*{fault}"):
         load_scorer(tmp_path, "cpu")
 
 
@@ -150,7 +136,7 @@ def test_an_unknown_tensor_and_a_missing_one_are_named(tmp_path):
         released_scorer(*write_published(tmp_path, weights))
     weights = published_weights()
     del weights["blip.text_encoder.encoder.layer.1.crossattention.self.key.bias"]
-    with pytest.raises(UserError, match=r"crossattention\.self\.key\.bias is missing"):
+    with pytest.raises(UserError, match=r"(?s)Missing key.*crossattention\.self\.key\.bias"):
         released_scorer(*write_published(tmp_path, weights))
 
 

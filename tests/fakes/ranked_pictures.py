@@ -13,6 +13,7 @@ from stages.images.engines.image_scorers.config import ScorerConfig
 from stages.images.engines.image_scorers.scorer import ImageScorer, caption_tokenizer, new_scorer, save_scorer
 from stages.images.engines.pictures.shards import write_shards
 from tests.fakes.one_stage import pair_row, picture_row
+from tests.fakes.picture_recipes import mini_shapes
 
 PROMPTS = ["a red circle", "two blue squares", "a circle", "a red square above a blue circle"]
 ENCODER = {"hidden_size": 8, "layers": 2, "heads": 2, "feed_forward_size": 16}
@@ -46,14 +47,7 @@ SPLITS = ["train"] * 8 + ["validation"] * 3 + ["test"] * 3
 GENERATORS = ("dark", "middle", "bright")
 PARAMS: dict[str, Any] = {
     "seed": 0,
-    "trainer": {
-        "kind": "torch",
-        "device": "cpu",
-        "dtype": "float32",
-        "threads": 1,
-        "micro_batch_tokens": 64,
-        "gradient_checkpointing": False,
-    },
+    "trainer": mini_shapes()["trainer"] | {"device": "cpu"},
     "reward_model": {
         "head": {"widths": [6, 3], "dropouts": [0.1]},
         "head_initialisation": "fan_in",

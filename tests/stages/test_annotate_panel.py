@@ -7,8 +7,9 @@ import pandas
 import pytest
 
 from stages.foundations.tables import RANKING
+from stages.images.algorithms.shape_world import TrueScore
 from stages.images.annotate.annotations import Known, checked_tables, set_tasks
-from stages.images.annotate.panel import Seen, annotate_tasks, gold_tasks, seat_panel, slots_of
+from stages.images.annotate.panel import annotate_tasks, gold_tasks, seat_panel, slots_of
 from stages.images.annotate.stage import PanelAnnotations
 from stages.images.preferences.run import agreement_measures, judge_annotators, ratings_of
 from stages.images.preferences.stage import AnnotatorRules
@@ -19,28 +20,26 @@ PANEL = PanelAnnotations.model_validate(RECIPE["annotate"] | {"noise": 0.12, "go
 RULES = AnnotatorRules.model_validate(RECIPE["preferences"]["annotator_rules"])
 
 
-def world(prompts=150, images=12, seed=0):
+def world(prompts=150, count=12, seed=0):
     """Returns prompts with images of two generators; alignment and fidelity vary as for an imperfect generator."""
     drawn = random.Random(seed)
-    by_prompt, seen, truths, splits = {}, {}, {}, {}
+    images, truths, splits = [], {}, {}
     for number in range(prompts):
         prompt = f"p{number:03}"
         splits[prompt] = "test" if number % 5 == 0 else "train"
-        by_prompt[prompt] = [(f"{prompt}/{i:02}", "base" if i % 2 else "other") for i in range(images)]
-        for name, _ in by_prompt[prompt]:
-            seen[name] = Seen(drawn.betavariate(2, 1.2), drawn.betavariate(2, 1.6))
-            truths[name] = 0.6 * seen[name].alignment + 0.4 * seen[name].fidelity
-    return by_prompt, seen, truths, splits
+        for place in range(count):
+            name = f"{prompt}/{place:02}"
+            images.append({"prompt_id": prompt, "image_id": name, "generator": "base" if place % 2 else "other"})
+            alignment, fidelity = drawn.betavariate(2, 1.2), drawn.betavariate(2, 1.6)
+            truths[name] = TrueScore(0.6 * alignment + 0.4 * fidelity, alignment, fidelity)
+    return pandas.DataFrame(images), truths, splits
 
 
 def said_by_panel(params=PANEL, seed=0, **size):
-    by_prompt, seen, truths, splits = world(seed=seed, **size)
-    tasks = set_tasks(by_prompt, params.images_per_task, params.tasks_per_prompt, seed)
-    known = Known(dict.fromkeys(splits, ""), {name: name.split("/")[0] for name in seen})
-    rankings, ratings, funnel, warnings = checked_tables(
-        annotate_tasks(tasks, seen, truths, splits, params, seed), known
-    )
-    return rankings, ratings, funnel, warnings, tasks
+    images, truths, splits = world(seed=seed, **size)
+    tasks = set_tasks(images, params.images_per_task, params.tasks_per_prompt, seed)
+    known = Known(dict.fromkeys(splits, ""), {name: name.split("/")[0] for name in truths})
+    return *checked_tables(annotate_tasks(tasks, truths, splits, params, seed), known), tasks
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -84,7 +83,7 @@ def test_tasks_mix_generators_and_show_no_image_twice():
 def test_test_prompts_have_several_annotators_and_gold_tasks_all_of_them_with_an_answer():
     rankings, *_, tasks = said_by_panel(seed=1, prompts=20)
     own = rankings[~rankings["is_gold"]]
-    _, _, truths, splits = world(prompts=20, seed=1)
+    _, truths, splits = world(prompts=20, seed=1)
     gold = {task.image_ids for task in gold_tasks(tasks, truths, splits, PANEL)}
     for images, count in Counter(map(tuple, own["image_ids"])).items():
         split = splits[images[0].split("/")[0]]
@@ -92,7 +91,7 @@ def test_test_prompts_have_several_annotators_and_gold_tasks_all_of_them_with_an
     references = rankings[rankings["is_gold"]]
     assert set(map(tuple, references["image_ids"])) == gold and len(gold) == 4
     for row in references.to_dict("records"):
-        best = max(row["image_ids"], key=truths.__getitem__)
+        best = max(row["image_ids"], key=lambda name: truths[name].overall)
         assert row["ranks"][row["image_ids"].index(best)] == 1 and max(row["ranks"]) <= 5
     assert list(rankings.columns) == RANKING.names
 

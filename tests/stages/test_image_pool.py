@@ -92,7 +92,7 @@ def test_half_characters_and_other_lists_are_told(tmp_path):
     _, dropped, _ = run(tmp_path, listed=listed, files={"a.png": png()})
     assert dropped["reason"].tolist() == ["image_missing"]
     (tmp_path / "list.jsonl").write_text("{}")
-    with pytest.raises(UserError, match="has the sha256"):
+    with pytest.raises(UserError, match="has sha256"):
         run_stage("image_pool@round_1", tmp_path)
 
 

@@ -54,6 +54,10 @@ LAST = {**ROUND, "selection": "last"}
 CONTROL = {**LAST, "reward_weight": 0}
 
 
+def a_generator():
+    return new_generator(GeneratorSizes.model_validate(MINI["t2i_base"]["sizes"]), PROMPTS["train"], seed=0)
+
+
 def a_scorer(seed):
     head = {"reward_head": {"widths": [8], "dropouts": []}, "reward_std": 0.05, "text_dropout": 0.0}
     words = [prompt for prompts in PROMPTS.values() for prompt in prompts]
@@ -64,8 +68,7 @@ def a_scorer(seed):
 def project(tmp_path_factory):
     """Makes an untrained generator, two scorers, prompts, and pairs with renders of the wrong scene."""
     folder = tmp_path_factory.mktemp("refl")
-    sizes = GeneratorSizes.model_validate(MINI["t2i_base"]["sizes"])
-    save_generator(new_generator(sizes, PROMPTS["train"], seed=0), folder / "generator")
+    save_generator(a_generator(), folder / "generator")
     save_scorer(a_scorer(1), folder / "round_1")
     save_scorer(a_scorer(2), folder / "held_out")
     write_prompts(folder / "prompts", {prompt: split for split, prompts in PROMPTS.items() for prompt in prompts})
@@ -191,15 +194,10 @@ def test_pictures_that_the_reward_chooses_are_learnt(project, tmp_path, feedback
         assert all(row["reward/train"] > row["reward/generated"] for row in rows)
 
 
-def generated(feedback):
-    generator = new_generator(GeneratorSizes.model_validate(MINI["t2i_base"]["sizes"]), PROMPTS["train"], seed=0)
-    params = ReflParams.model_validate(REFL | {"feedback": feedback})
-    return GeneratedPictures(params, generator, a_scorer(1).eval(), PROMPTS["train"], 3, "base")
-
-
 @torch.no_grad()
 def test_a_round_of_raft_keeps_what_drawing_and_scoring_one_by_one_finds_best():
-    one = generated(RAFT)
+    params = ReflParams.model_validate(REFL | {"feedback": RAFT})
+    one = GeneratedPictures(params, a_generator(), a_scorer(1).eval(), PROMPTS["train"], 3, "base")
     one.prepare(3, one.generator, OneRank())
     # The prompts of round 1 are the next three of the endless sequence.
     prompts = [in_turn(PROMPTS["train"], place, 3, "base", "prompts") for place in (3, 4, 5)]
@@ -320,8 +318,8 @@ def test_a_window_outside_of_the_draw_and_a_pretraining_weight_of_zero_are_refus
 
 def test_each_micro_batch_has_a_gradient_position_of_its_own():
     window = {"feedback": {"kind": "refl", "window": [30, 39], "bound": 2.0}, "sampling_steps": 40}
-    generator = new_generator(GeneratorSizes.model_validate(MINI["t2i_base"]["sizes"]), PROMPTS["train"], seed=0)
-    feedback = RewardGradient(ReflParams.model_validate(REFL | window), generator, None, PROMPTS["train"], 0, "refl")
+    params = ReflParams.model_validate(REFL | window)
+    feedback = RewardGradient(params, a_generator(), None, PROMPTS["train"], 0, "refl")
     parts = [0, 1], [2, 3], [4, 5]
     positions = {update: [feedback.batch(update, part).position for part in parts] for update in range(20)}
     assert all(30 <= one <= 39 for of_update in positions.values() for one in of_update)

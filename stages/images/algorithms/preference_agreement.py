@@ -28,15 +28,17 @@ Ranks = Mapping[str, float]
 
 
 class Share(NamedTuple):
-    """Points out of pairs; `share` is None without pairs."""
+    """Points out of pairs; `share` is between 0 and 1, and None without pairs."""
 
-    points: float
-    pairs: int
+    points: float = 0.0
+    pairs: int = 0
 
     @property
     def share(self) -> float | None:
-        """Between 0 and 1."""
         return self.points / self.pairs if self.pairs else None
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.points + other.points, self.pairs + other.pairs)
 
 
 def pair_agreement(first: Ranks, second: Ranks) -> Share:
@@ -58,16 +60,14 @@ def agreement_with_others(tasks: Iterable[Mapping[str, Ranks]]) -> dict[str, Sha
 
     tasks: for each the rankings by annotator. An annotator who never shared a task has no pairs.
     """
-    shares: dict[str, Share] = defaultdict(lambda: Share(0.0, 0))
+    shares: dict[str, Share] = defaultdict(Share)
     for rankings in tasks:
         for annotator, ranking in rankings.items():
             others = [ranks for name, ranks in rankings.items() if name != annotator]
             # Only items that all have ranked: otherwise the mean would cover different annotators from item to item.
             shared = set(ranking).intersection(*others) if others else set()
             consensus = {item: sum(ranks[item] for ranks in others) / len(others) for item in shared}
-            task = pair_agreement(ranking, consensus)
-            before = shares[annotator]
-            shares[annotator] = Share(before.points + task.points, before.pairs + task.pairs)
+            shares[annotator] += pair_agreement(ranking, consensus)
     return dict(shares)
 
 

@@ -83,13 +83,13 @@ class Scene:
 
     @property
     def prompt(self) -> str:
-        """Returns the scene in words."""
         return f" {self.relation or 'and'} ".join(item.words for item in self.items)
 
 
-def all_prompts() -> dict[str, Scene]:
+@cache
+def all_prompts() -> MappingProxyType[str, Scene]:
     """Returns every prompt of the world with its scene, kind by kind in the order of `KINDS`: 882 of them."""
-    return dict(_prompts())
+    return MappingProxyType({scene.prompt: scene for scene in _scenes() if _is_first_wording(scene)})
 
 
 def scene_of(prompt: str) -> Scene | None:
@@ -99,12 +99,6 @@ def scene_of(prompt: str) -> Scene | None:
     square below a red circle", and this function reads both.
     """
     return _readable().get(" ".join(prompt.lower().split()))
-
-
-@cache
-def _prompts() -> MappingProxyType[str, Scene]:
-    scenes = [scene for scene in _scenes() if _is_first_wording(scene)]
-    return MappingProxyType({scene.prompt: scene for scene in scenes})
 
 
 @cache
@@ -281,7 +275,6 @@ class FoundObject:
 
     @property
     def shape(self) -> str:
-        """Returns the shape that it is most like."""
         return max(SHAPES, key=self.shape_overlaps.__getitem__)
 
     def looks_like(self, shape: str) -> float:

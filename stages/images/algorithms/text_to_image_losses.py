@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy
 import torch
 from jaxtyping import Float, Real
 from torch import Tensor
@@ -70,13 +71,8 @@ def pairwise_ranking_loss(
 
 def pairs_from_ranking(ranks: Sequence[float] | Real[Tensor, " items"]) -> list[tuple[int, int]]:
     """Returns (better index, worse index) of all pairs whose ranks differ, sorted; rank 1 is best, ties give none."""
-    values = ranks.tolist() if isinstance(ranks, Tensor) else list(ranks)
-    return [
-        (better, worse)
-        for better in range(len(values))
-        for worse in range(len(values))
-        if values[better] < values[worse]
-    ]
+    values = numpy.asarray(ranks)
+    return [(better, worse) for better, worse in numpy.argwhere(values[:, None] < values).tolist()]
 
 
 # ----------------------------------------------------------------------------------------------- the generator

@@ -1,13 +1,12 @@
 """Annotations from any source: the checks that all of them pass, the two plain file formats, and the tasks.
 
 `checked_tables` is the only check. Label Studio accepts a rating of 99, a rating "a", an unknown image and an image in
-two slots. Below it: how an annotation file is read, as text with a known hash, and which images a task shows.
+two slots. Below it: how an annotation file is read, and which images a task shows.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import random
@@ -35,7 +34,6 @@ from stages.foundations.tables import (
     Funnel,
     prompt_id,
 )
-from stages.images.engines.pictures.params import AnnotationFile
 
 SLOTS = 5
 """Slots of a ranking; the first is best."""
@@ -261,17 +259,6 @@ MAX_BYTES = 1 << 30
 """Bytes of a file, unpacked."""
 
 
-def read_checked(file: AnnotationFile) -> bytes:
-    """Returns the bytes of the round's annotation file; UserError when it is missing or has another hash."""
-    path = Path(file.path)
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: correct `annotations.path` of the round")
-    content = path.read_bytes()
-    if (sha256 := hashlib.sha256(content).hexdigest()) != file.sha256:
-        raise UserError(f"{path} has the sha256 {sha256}, not {file.sha256}: correct `annotations.sha256`, or the file")
-    return content
-
-
 def json_rows(content: bytes, file_name: str) -> list[Any]:
     """Returns the rows of a JSON list or of JSON lines, gzipped or not; a line that is not JSON is None.
 
@@ -336,16 +323,14 @@ def ranking_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
 def vote_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
     """Yields each vote of Rapidata's form as an anonymous ranking of two, whose weight is the voter's score."""
     for number, row in enumerate(rows):
-        row_id = f"{file_name}:{number}"
-        if not isinstance(row, dict) or not isinstance(row.get("votes"), list):
-            yield row_id, "malformed_row", "needs `prompt`, `image_a`, `image_b` and `votes`"
-            continue
-        pair = [row.get("image_a"), row.get("image_b")]
-        if not all(isinstance(text, str) for text in (row.get("prompt"), *pair)):
-            yield row_id, "malformed_row", "needs `prompt`, `image_a` and `image_b` as texts"
+        row_id, told = f"{file_name}:{number}", row if isinstance(row, dict) else {}
+        prompt, *pair = (told.get(name) for name in ("prompt", "image_a", "image_b"))
+        votes = told.get("votes")
+        if not isinstance(votes, list) or not all(isinstance(text, str) for text in (prompt, *pair)):
+            yield row_id, "malformed_row", "needs `votes`, and `prompt`, `image_a` and `image_b` as texts"
             continue
         images = [known.image(name) for name in pair]
-        for index, vote in enumerate(row["votes"]):
+        for index, vote in enumerate(votes):
             vote_id = f"{row_id}:{index}"
             if not isinstance(vote, Mapping):
                 yield vote_id, "malformed_row", "a vote needs `votedFor` and `userScore`"
@@ -359,7 +344,7 @@ def vote_annotations(rows: list[Any], file_name: str, known: Known) -> Found:
             )
             yield Annotation(
                 vote_id,
-                prompt_id(row["prompt"]),
+                prompt_id(prompt),
                 "",
                 file_name,
                 images,
@@ -384,27 +369,17 @@ class Task:
     image_ids: tuple[str, ...]
 
 
-def by_prompt(images: pandas.DataFrame) -> dict[str, list[tuple[str, str]]]:
-    """Prompt id -> (image id, generator) of each of its images."""
-    return {
-        str(name): list(zip(rows["image_id"], rows["generator"], strict=True))
-        for name, rows in images.groupby("prompt_id", sort=True)
-    }
-
-
-def set_tasks(
-    images: Mapping[str, Sequence[tuple[str, str]]], images_per_task: int, tasks_per_prompt: int, seed: int
-) -> list[Task]:
-    """Returns tasks of each prompt's images, given as (image id, generator): no image twice, generators mixed evenly.
+def set_tasks(images: pandas.DataFrame, images_per_task: int, tasks_per_prompt: int, seed: int) -> list[Task]:
+    """Returns tasks of each prompt's images, rows of the pool: no image twice, generators mixed evenly.
 
     The last task of a prompt may have fewer images, but never one.
     """
     tasks = []
-    for prompt in sorted(images):
+    for prompt, rows in images.groupby("prompt_id", sort=True):
         drawn = random.Random(derive_seed(seed, "tasks", prompt))
         left: dict[str, list[str]] = {}
         # Sorted, or the pool's order of writing would decide which images are shown together.
-        for image_id, generator in sorted(images[prompt]):
+        for image_id, generator in sorted(zip(rows["image_id"], rows["generator"], strict=True)):
             left.setdefault(generator, []).append(image_id)
         for image_ids in left.values():
             drawn.shuffle(image_ids)

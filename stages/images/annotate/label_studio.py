@@ -37,7 +37,7 @@ from stages.foundations.tables import (
     RATING,
     read_table,
 )
-from stages.images.annotate.annotations import MOST_POINTS, SLOTS, Annotation, Found, Refused, by_prompt, set_tasks
+from stages.images.annotate.annotations import MOST_POINTS, SLOTS, Annotation, Found, Refused, set_tasks
 from stages.images.engines.pictures.shards import pixels_of, png_of, read_image_rows, read_images
 
 SOURCE = "label_studio"
@@ -53,13 +53,12 @@ def export_annotations(rows: list[Any], file_name: str) -> Found:
         raise UserError(f"{file_name} is no full export (no `annotations`): export it as JSON, not as JSON-MIN or CSV")
     # A broken task is a counted drop and never stops the stage.
     for number, task in enumerate(rows):
-        row_id = f"{file_name}:{task.get('id', number)}" if isinstance(task, dict) else f"{file_name}:{number}"
-        data = task.get("data") if isinstance(task, dict) else None
-        annotations = task.get("annotations") if isinstance(task, dict) else None
+        told = task if isinstance(task, dict) else {}
+        row_id = f"{file_name}:{told.get('id', number)}"
+        data, annotations, drafts = (told.get(name) for name in ("data", "annotations", "drafts"))
         if not isinstance(data, dict) or not isinstance(annotations, list):
             yield row_id, "malformed_row", "a task needs `data` and `annotations`"
             continue
-        drafts = task.get("drafts")
         for index, _ in enumerate(drafts if isinstance(drafts, list) else []):
             yield f"{row_id}/draft {index}", "draft", "it was not submitted"
         for index, one in enumerate(annotations):
@@ -260,13 +259,12 @@ def _image_block(number: int) -> str:
 
 def labelling_task(prompt_id: str, prompt: str, image_ids: Sequence[str], address: str) -> dict[str, Any]:
     """Returns one task: `data` as the configuration reads it. `address` precedes `<image id>.png`."""
-    pictures = {number: f"{address}{name}.png" for number, name in enumerate(image_ids, start=1)}
-    items = [
-        {"id": name, "html": f'<img alt="image {number}" src="{html.escape(picture)}"/> {number}'}
-        for name, (number, picture) in zip(image_ids, pictures.items(), strict=True)
-    ]
-    shown = {f"image_{number}": picture for number, picture in pictures.items()}
-    return {"data": {"prompt_id": prompt_id, "prompt": prompt, "image_ids": list(image_ids), "items": items, **shown}}
+    data = {"prompt_id": prompt_id, "prompt": prompt, "image_ids": list(image_ids), "items": []}
+    for number, name in enumerate(image_ids, start=1):
+        data[f"image_{number}"] = picture = f"{address}{name}.png"
+        shown = f'<img alt="image {number}" src="{html.escape(picture)}"/> {number}'
+        data["items"].append({"id": name, "html": shown})
+    return {"data": data}
 
 
 def exported_annotation(
@@ -313,7 +311,7 @@ def export_tasks(
     prompts = dict(zip(images["prompt_id"], images["prompt"], strict=True))
     tasks = [
         labelling_task(task.prompt_id, prompts[task.prompt_id], task.image_ids, address)
-        for task in set_tasks(by_prompt(images), images_per_task, tasks_per_prompt, seed)
+        for task in set_tasks(images, images_per_task, tasks_per_prompt, seed)
     ]
     return _write(tasks, pool, out)
 

@@ -13,10 +13,10 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
 
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import ASPECTS
+from stages.images.algorithms.shape_world import TrueScore
 from stages.images.annotate.annotations import MOST_IN_SLOT, MOST_POINTS, SLOTS, Annotation, Task
 from stages.images.annotate.stage import PanelAnnotations
 
@@ -27,13 +27,6 @@ TIE = 0.03
 """Images whose apparent difference is smaller than this share a slot."""
 BLURRED = 0.3
 """An image with less apparent fidelity is flagged."""
-
-
-class Seen(NamedTuple):
-    """Alignment and fidelity of an image, in [0, 1]."""
-
-    alignment: float
-    fidelity: float
 
 
 @dataclass(frozen=True)
@@ -66,12 +59,12 @@ def seat_panel(params: PanelAnnotations, seed: int) -> list[Annotator]:
 
 
 def gold_tasks(
-    tasks: Sequence[Task], truths: Mapping[str, float], splits: Mapping[str, str], params: PanelAnnotations
+    tasks: Sequence[Task], truths: Mapping[str, TrueScore], splits: Mapping[str, str], params: PanelAnnotations
 ) -> list[Task]:
     """Returns the tasks of train prompts whose images' truths differ most: their order is beyond doubt."""
 
     def width(task: Task) -> float:
-        values = sorted(truths[name] for name in task.image_ids)
+        values = sorted(truths[name].overall for name in task.image_ids)
         return values[-1] - values[0]
 
     train = [task for task in tasks if splits[task.prompt_id] == "train"]
@@ -80,8 +73,7 @@ def gold_tasks(
 
 def annotate_tasks(
     tasks: Sequence[Task],
-    seen: Mapping[str, Seen],
-    truths: Mapping[str, float],
+    truths: Mapping[str, TrueScore],
     splits: Mapping[str, str],
     params: PanelAnnotations,
     seed: int,
@@ -94,7 +86,7 @@ def annotate_tasks(
         is_shared = splits[task.prompt_id] == "test" or drawn.random() < params.shared_fraction
         chosen = drawn.sample(panel, params.annotators_per_task if is_shared else 1)
         for annotator in panel if task in gold else sorted(chosen, key=lambda one: one.annotator_id):
-            yield annotate(annotator, task, seen, params, seed)
+            yield annotate(annotator, task, truths, params, seed)
         if task in gold:
             yield Annotation(
                 f"{SOURCE}:{task.prompt_id}/gold",
@@ -102,18 +94,18 @@ def annotate_tasks(
                 "reference",
                 SOURCE,
                 task.image_ids,
-                _known_answer([truths[name] for name in task.image_ids], task.image_ids, params.gold_margin),
+                _known_answer({name: truths[name].overall for name in task.image_ids}, params.gold_margin),
                 is_gold=True,
             )
 
 
 def annotate(
-    annotator: Annotator, task: Task, seen: Mapping[str, Seen], params: PanelAnnotations, seed: int
+    annotator: Annotator, task: Task, truths: Mapping[str, TrueScore], params: PanelAnnotations, seed: int
 ) -> Annotation:
-    """Yields ratings, flags and a ranking by one annotator; depends only on the annotator, the task and the seed."""
+    """Returns ratings, flags and a ranking by one annotator; depends only on the annotator, the task and the seed."""
     drawn = random.Random(derive_seed(seed, annotator.annotator_id, task.prompt_id, *task.image_ids))
     is_random = annotator.is_careless and drawn.random() < params.careless_share
-    looks = {name: _look(annotator, seen[name], drawn, is_random) for name in task.image_ids}
+    looks = {name: _look(annotator, truths[name], drawn, is_random) for name in task.image_ids}
     # Careless ranks are sampled separately from the ratings, which therefore contradict them.
     by_rank = {name: drawn.random() if is_random else look[0] for name, look in looks.items()}
     ratings = {
@@ -138,12 +130,12 @@ def annotate(
     )
 
 
-def _look(annotator: Annotator, seen: Seen, drawn: random.Random, is_random: bool) -> tuple[float, float, float]:
+def _look(annotator: Annotator, truth: TrueScore, drawn: random.Random, is_random: bool) -> tuple[float, float, float]:
     """Overall, alignment and fidelity as the annotator sees them."""
     if is_random:
         return drawn.random(), drawn.random(), drawn.random()
-    alignment = seen.alignment + drawn.gauss(0, annotator.noise)
-    fidelity = seen.fidelity + drawn.gauss(0, annotator.noise)
+    alignment = truth.alignment + drawn.gauss(0, annotator.noise)
+    fidelity = truth.fidelity + drawn.gauss(0, annotator.noise)
     weight = annotator.alignment_weight
     return weight * alignment + (1 - weight) * fidelity, alignment, fidelity
 
@@ -184,11 +176,11 @@ def slots_of(values: Sequence[float]) -> list[int]:
     return ranks
 
 
-def _known_answer(truths: Sequence[float], image_ids: Sequence[str], margin: float) -> dict[str, int]:
+def _known_answer(truths: Mapping[str, float], margin: float) -> dict[str, int]:
     """Assigns slots by truth: a new one begins where the truth is `margin` below the slot's best, at most five."""
     ranks: dict[str, int] = {}
-    slot, best = 1, max(truths)
-    for truth, name in sorted(zip(truths, image_ids, strict=True), reverse=True):
+    slot, best = 1, max(truths.values())
+    for truth, name in sorted(((truth, name) for name, truth in truths.items()), reverse=True):
         if best - truth > margin and slot < SLOTS:
             slot, best = slot + 1, truth
         ranks[name] = slot

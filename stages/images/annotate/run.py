@@ -9,20 +9,18 @@ from typing import Any
 import pandas
 
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json, write_metrics
+from stages.foundations.files import require_sha256, write_json, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
 from stages.foundations.tables import DROPPED, PROMPT, PROMPT_ANNOTATION, RANKING, RATING, read_table, write_table
 from stages.images.annotate.annotations import (
     Found,
     Known,
-    by_prompt,
     checked_tables,
     json_rows,
     prompt_annotations,
     prompts_with_problems,
     ranking_annotations,
-    read_checked,
     set_tasks,
     vote_annotations,
 )
@@ -103,23 +101,22 @@ def _annotations(
 
 def _by_panel(params: PanelAnnotations, prompts: pandas.DataFrame, images: pandas.DataFrame, job: Job) -> Found:
     from stages.images.algorithms.shape_world import true_score
-    from stages.images.annotate.panel import Seen, annotate_tasks, seat_panel
+    from stages.images.annotate.panel import annotate_tasks, seat_panel
 
-    seen, truths = {}, {}
+    truths = {}
     for frame in read_shards(job.paths.pool):
         for image_id, prompt, png in zip(frame["image_id"], frame["prompt"], frame["png"], strict=True):
             try:
-                score = true_score(pixels_of(png), prompt)
+                truths[image_id] = true_score(pixels_of(png), prompt)
             except ValueError as error:
                 raise UserError(f"annotate.kind panel judges pictures of the shape world only: {error}") from None
-            seen[image_id], truths[image_id] = Seen(score.alignment, score.fidelity), score.overall
     splits = dict(zip(prompts["prompt_id"], prompts["split"], strict=True))
     careless = [one.annotator_id for one in seat_panel(params, job.seed) if one.is_careless]
     # The careless annotators, to check that quality control finds them; no stage reads it.
     write_json(job.paths.out / "panel.json", {"careless": careless})
-    tasks = set_tasks(by_prompt(images), params.images_per_task, params.tasks_per_prompt, job.seed)
+    tasks = set_tasks(images, params.images_per_task, params.tasks_per_prompt, job.seed)
     # The same people in every round: their judgements differ because the images do.
-    return annotate_tasks(tasks, seen, truths, splits, params, job.seed)
+    return annotate_tasks(tasks, truths, splits, params, job.seed)
 
 
 def _rows_of(this_round: RankingRoundParams, job: Job) -> tuple[list[Any], str]:
@@ -130,4 +127,7 @@ def _rows_of(this_round: RankingRoundParams, job: Job) -> tuple[list[Any], str]:
             "or set annotate.kind panel"
         )
     path = Path(this_round.annotations.path)
-    return json_rows(read_checked(this_round.annotations), this_round.annotations.path), path.name
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: correct `annotations.path` of the round")
+    require_sha256(path, this_round.annotations.sha256, "which `annotations` of the round names: correct one of them")
+    return json_rows(path.read_bytes(), this_round.annotations.path), path.name

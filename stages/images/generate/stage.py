@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, Stage
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class GenerateParams(StrictParams):
@@ -42,12 +42,8 @@ class GeneratorParams(StrictParams):
     """Prompts of these splits."""
 
 
-GeneratorsParams = dict[Name, GeneratorParams]
-"""Section `generators`."""
-
-
 STAGE = Stage(
-    sections={"seed": int, "generate": GenerateParams, "generators": GeneratorsParams},
+    sections={"seed": int, "generate": GenerateParams, "generators": dict[Name, GeneratorParams]},
     inputs={"generator": "data/generators/${item.generator}", "prompts": "data/t2i/prompts.parquet"},
     outputs={
         "images": "data/images/generated/${item.ranking_round}/${key}",

@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,11 @@ import numpy
 
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of, write_metrics
+from stages.foundations.files import require_sha256, write_metrics
 from stages.foundations.job import Job
-from stages.foundations.tables import DROPPED, PROMPT, Funnel, prompt_id, read_table, write_table
+from stages.foundations.tables import DROPPED, IMAGE, PROMPT, Funnel, prompt_id, read_table, write_table
 from stages.images.engines.pictures.params import ForeignImages, ImageParams, RankingRoundParams
-from stages.images.engines.pictures.shards import (
-    image_id,
-    image_row,
-    read_image_rows,
-    read_shards,
-    write_shards,
-    written_shards,
-)
+from stages.images.engines.pictures.shards import image_id, image_row, read_image_rows, write_shards, written_shards
 from stages.images.image_pool.decoding import decode, prepare
 from stages.observe.tracking import track
 
@@ -67,10 +59,8 @@ Entry = dict[str, Any]
 
 def generated_entries(folder: Path) -> Iterator[Entry]:
     """Yields the rows of a round's shards; none where no generator works for the round."""
-    if not written_shards(folder):
-        return
-    for frame in read_shards(folder):
-        for row in frame.to_dict("records"):
+    for path in written_shards(folder):
+        for row in read_table(path, IMAGE).to_dict("records"):
             yield {**row, "name": "", "content": row.pop("png"), "is_foreign": False}
 
 
@@ -79,8 +69,7 @@ def foreign_entries(foreign: ForeignImages, max_bytes: int) -> Iterator[Entry]:
     root, path = Path(foreign.folder).resolve(), Path(foreign.list_path)
     if not path.is_file():
         raise UserError(f"{path} does not exist: correct `foreign.list_path` of the round")
-    if (sha256 := sha256_of(path)) != foreign.sha256:
-        raise UserError(f"{path} has the sha256 {sha256}, not {foreign.sha256}: correct `foreign.sha256`, or the file")
+    require_sha256(path, foreign.sha256, "which `foreign` of the round names: correct one of them")
     with open(path, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -140,47 +129,28 @@ def sound_images(
             # Generated images also go through the confined workers: the shards may be from another source.
             images = decoder.decode([entry["content"] for entry in sound])
             for entry, image in zip(sound, images, strict=True):
-                if image.pixels is None:
-                    entry |= {"reason": image.reason, "detail": image.detail}
+                if "reason" in image:
+                    entry |= image
                     continue
-                name = image_id(image.pixels)
+                name = image_id(image["pixels"])
                 if name in names:
                     entry |= {"reason": "duplicate_image", "detail": f"the pixels of {names[name]}"}
                     continue
                 names[name] = entry["source"] if entry["is_foreign"] else name
-                noted.update(f"image_mode/{change}" for change in image.changes)
+                noted.update(f"image_mode/{change}" for change in image["changes"])
                 noted["images/foreign" if entry["is_foreign"] else "images/generated"] += 1
-                if entry["is_foreign"] and not _is_named(entry["source"], image.form):
+                ending = Path(entry["source"]).suffix.lower().removeprefix(".")
+                if entry["is_foreign"] and {"jpg": "jpeg"}.get(ending, ending) != image["format"]:
                     noted["image_mode/mislabelled"] += 1
                 known = {key: entry[key] for key in ("prompt_id", "prompt", "generator", "seed", "source", "licence")}
                 # Hash of the original file, so that the list's author can find it; the row's PNG is encoded anew.
                 sha256 = hashlib.sha256(entry["content"]).hexdigest()
-                yield image_row(image.pixels, **known) | {"file_sha256": sha256}
+                yield image_row(image["pixels"], **known) | {"file_sha256": sha256}
             # After the sound ones, for the whole part: dropped rows are in the order of the entries.
             for entry in part:
                 if "reason" in entry:
                     row = {key: value for key, value in entry.items() if key not in ("content", "reason", "detail")}
                     funnel.drop(row, entry["reason"], entry["detail"], entry["name"] or entry["image_id"])
-
-
-def _is_named(path: str, form: str) -> bool:
-    """The ending states the format."""
-    ending = Path(path).suffix.lower().lstrip(".")
-    return {"jpg": "jpeg"}.get(ending, ending) == form
-
-
-@dataclass(frozen=True)
-class DecodedImage:
-    """Result for a file: pixels, or a reason."""
-
-    pixels: numpy.ndarray | None
-    """uint8[height, width, 3]."""
-    form: str = ""
-    """png, jpeg or webp, by the content."""
-    changes: tuple[str, ...] = ()
-    """Images that were not plain RGB before (`decoding.decode`)."""
-    reason: str = ""
-    detail: str = ""
 
 
 class ImageDecoder:
@@ -191,8 +161,11 @@ class ImageDecoder:
         limits = WorkerLimits(params.memory_mib, params.timeout_seconds)
         self._pool = WorkerPool(decode, params.workers, limits, prepare=prepare)
 
-    def decode(self, files: Sequence[bytes]) -> list[DecodedImage]:
-        """One result for each file's bytes, in order. RuntimeError when no worker can be started."""
+    def decode(self, files: Sequence[bytes]) -> list[dict[str, Any]]:
+        """Returns for each file's bytes, in order, `pixels` (uint8[height, width, 3]) and what `decoding.decode` tells.
+
+        Instead of pixels there may be `reason` and `detail`. RuntimeError when no worker can be started.
+        """
         most = int(self._params.max_file_mib * 2**20)
         # As base64, because the workers read JSON: no pickle reaches the process that decodes a hostile file.
         limits = {"max_pixels": self._params.max_pixels, "min_side": self._params.min_side}
@@ -201,9 +174,9 @@ class ImageDecoder:
             for content in files
         ]
         return [
-            DecodedImage(None, reason="image_too_large", detail=f"{len(content)} bytes, at most {most}")
-            if answer is None
-            else self._result(answer)
+            self._result(answer)
+            if answer is not None
+            else {"reason": "image_too_large", "detail": f"{len(content)} bytes, at most {most}"}
             for content, answer in zip(files, answers, strict=True)
         ]
 
@@ -213,7 +186,7 @@ class ImageDecoder:
     def __exit__(self, *_: object) -> None:
         self._pool.close()
 
-    def _result(self, future: Future[Answer]) -> DecodedImage:
+    def _result(self, future: Future[Answer]) -> dict[str, Any]:
         try:
             answer = future.result()
         except StartError as error:
@@ -222,11 +195,9 @@ class ImageDecoder:
                 f"(images.memory_mib is {self._params.memory_mib})"
             ) from error
         if answer.failure:
-            detail = f"decoding {answer.failure} {answer.ending}".strip()
-            return DecodedImage(None, reason="image_broken", detail=detail)
+            return {"reason": "image_broken", "detail": f"decoding {answer.failure} {answer.ending}".strip()}
         image = answer.value
-        if "reason" in image:
-            return DecodedImage(None, reason=image["reason"], detail=image["detail"])
-        flat = numpy.frombuffer(base64.b64decode(image["rgb"]), dtype=numpy.uint8)
-        pixels = flat.reshape(image["height"], image["width"], 3)
-        return DecodedImage(pixels, image["format"], tuple(image["changes"]))
+        if "rgb" in image:
+            flat = numpy.frombuffer(base64.b64decode(image.pop("rgb")), dtype=numpy.uint8)
+            image["pixels"] = flat.reshape(image["height"], image["width"], 3)
+        return image

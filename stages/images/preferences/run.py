@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -227,14 +227,8 @@ Ratings = Mapping[tuple[str, str], Mapping[str, float]]
 
 
 def overall_ratings(ratings: pandas.DataFrame) -> Ratings:
-    """Returns the overall ratings, by task and annotator."""
-    rated = ratings.dropna(subset=["overall"])
-    by_work: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    columns = (rated[name] for name in ("task_id", "annotator_id", "image_id", "overall"))
-    for task, annotator, image, overall in zip(*columns, strict=True):
-        by_work[task, annotator][image] = overall
-    # A plain one: a defaultdict would grow when it is read for unrated work.
-    return dict(by_work)
+    rated = ratings.dropna(subset=["overall"]).groupby(["task_id", "annotator_id"])
+    return {work: dict(zip(rows["image_id"], rows["overall"], strict=True)) for work, rows in rated}
 
 
 def ranks_of(row: pandas.Series | Mapping[str, object]) -> dict[str, float]:
@@ -255,10 +249,10 @@ def judge_annotators(rankings: pandas.DataFrame, ratings: pandas.DataFrame, rule
     rows = []
     for annotator, done in judged.groupby("annotator_id", sort=True):
         work = [(task, tasks[task][annotator]) for task in done["task_id"]]
-        consistency = _total(rank_consistency(one, rated.get((task, annotator), {})) for task, one in work)
-        gold = _total(_against_reference(one, references[task]) for task, one in work if task in references)
+        consistency = sum((rank_consistency(one, rated.get((task, annotator), {})) for task, one in work), Share())
+        gold = sum((_against_reference(one, references[task]) for task, one in work if task in references), Share())
         seconds = done["seconds"].dropna()
-        with_others = agreement.get(annotator, Share(0, 0))
+        with_others = agreement.get(annotator, Share())
         rows.append(
             {
                 "annotator_id": annotator,
@@ -315,9 +309,8 @@ def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) ->
     for aspect in ASPECTS:
         rated = compared_ratings.dropna(subset=[aspect]).groupby(["task_id", "image_id"])[aspect]
         measures[f"alpha_{aspect}"] = ordinal_alpha(values.tolist() for _, values in rated)
-    measures["annotator_pairs"] = _total(
-        pair_agreement(one, other) for several in tasks.values() for one, other in combinations(several, 2)
-    ).share
+    couples = (couple for several in tasks.values() for couple in combinations(several, 2))
+    measures["annotator_pairs"] = sum((pair_agreement(*couple) for couple in couples), Share()).share
     return {name: value for name, value in measures.items() if value is not None}
 
 
@@ -330,18 +323,11 @@ def ratings_of(ratings: pandas.DataFrame, rankings: pandas.DataFrame) -> pandas.
 
 def _against_reference(ranks: dict[str, float], reference: dict[str, float]) -> Share:
     """Agreement on the pairs that the reference orders; pairs that it ties do not count."""
-    return _total(
-        pair_agreement({name: ranks[name] for name in pair}, {name: reference[name] for name in pair})
-        for pair in combinations(reference, 2)
-        if reference[pair[0]] != reference[pair[1]] and set(pair) <= ranks.keys()
+    ordered = (pair for pair in combinations(reference, 2) if reference[pair[0]] != reference[pair[1]])
+    known = (pair for pair in ordered if set(pair) <= ranks.keys())
+    return sum(
+        (pair_agreement(*({name: of[name] for name in pair} for of in (ranks, reference))) for pair in known), Share()
     )
-
-
-def _total(shares: Iterable[Share]) -> Share:
-    points, pairs = 0.0, 0
-    for one in shares:
-        points, pairs = points + one.points, pairs + one.pairs
-    return Share(points, pairs)
 
 
 def _measured(share: Share, rules: AnnotatorRules) -> float | None:

@@ -46,10 +46,10 @@ class FeedbackBatch:
     """Images, or pairs of images, that receive feedback."""
 
     prompts: tuple[str, ...]
-    token_ids: Tensor
-    """[images, tokens]."""
     tensors: Mapping[str, Tensor]
-    """Further inputs of the kind: noise to start from, latents of pairs."""
+    """Inputs of the kind, such as noise to start from."""
+    noised: tuple[DenoisingBatch, ...] = ()
+    """Given images with their noise; of pairs the better ones, then the worse ones."""
     position: int = 0
     """Position of the step with the gradient, if there is one such step."""
 
@@ -59,7 +59,7 @@ class FeedbackBatch:
 
     def to(self, device: torch.device) -> FeedbackBatch:
         moved = {name: value.to(device) for name, value in self.tensors.items()}
-        return replace(self, token_ids=self.token_ids.to(device), tensors=moved)
+        return replace(self, tensors=moved, noised=tuple(one.to(device) for one in self.noised))
 
 
 class Feedback(Protocol):
@@ -72,7 +72,7 @@ class Feedback(Protocol):
         """Returns the images of these `positions` of update `update` (from 0)."""
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Any:
-        """Returns the generator's output for a batch: a tensor, or a tuple of tensors."""
+        """Returns the generator's output for a batch: a tensor, or a tuple of tensors. The text encoder is frozen."""
 
     def to(self, device: torch.device) -> None:
         """Moves its other models to the device, once."""
@@ -91,16 +91,22 @@ class Feedback(Protocol):
         """Reads what `save` has written; on every rank."""
 
 
-class RewardGradient(Feedback):
-    """The reward of pictures that are generated without guidance, for the training prompts in turn."""
+class ByScorer(Feedback):
+    """Feedback by a reward model, for the training prompts."""
 
     def __init__(
         self, params: ReflParams, generator: Generator, scorer: ImageScorer, prompts: Sequence[str], *stream: int | str
     ) -> None:
-        assert isinstance(params.feedback, ReflFeedback | DraftFeedback)
         self.figures: dict[str, float] = {}
         self.params, self.feedback, self.stream = params, params.feedback, stream
         self.generator, self.scorer, self.prompts = generator, scorer, prompts
+
+    def to(self, device: torch.device) -> None:
+        self.scorer.to(device)
+
+
+class RewardGradient(ByScorer):
+    """The reward of pictures that are generated without guidance, for the training prompts in turn."""
 
     def batch(self, update: int, positions: Sequence[int]) -> FeedbackBatch:
         first, position = update * self.params.batch_images, 0
@@ -111,13 +117,12 @@ class RewardGradient(Feedback):
             stream = [*self.stream, "position", update, *filter(None, positions[:1])]
             position = random.Random(derive_seed(*stream)).randint(*self.feedback.window)
         noise = self.generator.noise([derive_seed(*self.stream, update, one) for one in positions])
-        return FeedbackBatch(tuple(prompts), self.generator.tokenize(prompts), {"noise": noise}, position)
+        tensors = {"noise": noise, "token_ids": self.generator.tokenize(prompts)}
+        return FeedbackBatch(tuple(prompts), tensors, position=position)
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Tensor:
         """Returns pictures with a gradient, float[images, 3, side, side]; within 0..1 only if `clamped`."""
-        # The text encoder does not learn, as in ReFL, and the trainer has only the U-Net.
-        with torch.no_grad():
-            states = generator.encode_tokens(batch.token_ids)
+        states = generator.encode_tokens(batch.tensors["token_ids"])
 
         def step(latents: Tensor, timestep: int) -> tuple[Tensor, Tensor]:
             # At guidance 1 the states of the empty prompt are not read, so any will do.
@@ -132,9 +137,6 @@ class RewardGradient(Feedback):
         pictures = generator.to_images(latents)
         is_clamped = isinstance(self.feedback, ReflFeedback) and self.feedback.clamped
         return pictures.clamp(0, 1) if is_clamped else pictures
-
-    def to(self, device: torch.device) -> None:
-        self.scorer.to(device)
 
     def losses(self, outputs: Tensor, batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         rewards = self.scorer.score(outputs, batch.prompts)
@@ -174,12 +176,11 @@ class PreferredImages(Feedback):
         # One seed per pair: both images get the same noise and timestep, so that only the images differ.
         seeds = [derive_seed(*self.stream, update, one) for one in positions]
         prompts = [self.pictures[better][0] for better, _ in pairs]
-        better, worse = (
+        noised = (
             denoising_batch(self.generator, self._images([pair[side] for pair in pairs]), prompts, seeds)
             for side in (0, 1)
         )
-        tensors = {"better": better.latents, "worse": worse.latents, "noise": better.noise}
-        return FeedbackBatch(tuple(prompts), better.token_ids, {**tensors, "timesteps": better.timesteps})
+        return FeedbackBatch(tuple(prompts), {}, tuple(noised))
 
     def _images(self, ids: Sequence[str]) -> Tensor:
         side = self.generator.image_side
@@ -187,25 +188,15 @@ class PreferredImages(Feedback):
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> tuple[Tensor, ...]:
         """Returns denoising errors, each [pairs]: of better and worse, then of both by the reference."""
-        held = batch.tensors
-        sides = [
-            DenoisingBatch(held[side], held["noise"], held["timesteps"], batch.token_ids)
-            for side in ("better", "worse")
-        ]
-        with torch.no_grad():
-            states = generator.encode_tokens(batch.token_ids)
-        learnt = [denoising_errors(generator, predict(generator, one, states), one, None) for one in sides]
         # The reference may share everything except the U-Net: nothing else learns.
-        with torch.no_grad():
-            frozen = generator.with_unet(self.reference)
-            reference = [denoising_errors(frozen, predict(frozen, one, states), one, None) for one in sides]
-        return *learnt, *reference
+        both = generator, replace(generator, unet=self.reference)
+        return tuple(denoising_errors(each, predict(each, one), one, None) for each in both for one in batch.noised)
 
     def to(self, device: torch.device) -> None:
         self.reference.to(device)
 
     def losses(self, outputs: tuple[Tensor, ...], batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns `diffusion_preference_loss`, and the share of pairs that the generator orders as people do."""
+        """Returns also the share of pairs that the generator orders as people do."""
         better, worse, reference_better, reference_worse = outputs
         losses = diffusion_preference_loss(*outputs, self.beta)
         # Right is a pair whose better image was learnt more than the worse one, both relative to the reference.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy
 import torch
@@ -24,29 +25,20 @@ from torch import Tensor
 from stages.engines.trainers.protocol import Ranks
 from stages.foundations.seeds import derive_seed
 from stages.images.algorithms.text_to_image_losses import best_of_each, best_share, scaled_rewards
-from stages.images.engines.generators.denoising import DenoisingBatch, denoising_batch, denoising_errors, predict
+from stages.images.engines.generators.denoising import denoising_batch, denoising_errors, predict
 from stages.images.engines.generators.generator import Generator, images_of
-from stages.images.engines.image_scorers.scorer import ImageScorer
-from stages.images.refl.feedback import Feedback, FeedbackBatch, in_turn
+from stages.images.refl.feedback import ByScorer, FeedbackBatch, in_turn
 from stages.images.refl.measurement import Draws, scores_by
-from stages.images.refl.stage import DatasetFiltering, DrawnPictures, RaftFeedback, ReflParams
+from stages.images.refl.stage import DatasetFiltering, RaftFeedback
 
 PICTURES = "generated.safetensors"
 """In a checkpoint: the pictures of its round."""
-NOISED = ("latents", "noise", "timesteps")
 
 
-class GeneratedPictures(Feedback):
+class GeneratedPictures(ByScorer):
     """The kept pictures of a round, in turn. `prepare` draws them; a checkpoint holds them."""
 
-    def __init__(
-        self, params: ReflParams, generator: Generator, scorer: ImageScorer, prompts: Sequence[str], *stream: int | str
-    ) -> None:
-        assert isinstance(params.feedback, DrawnPictures)
-        self.figures: Mapping[str, float] = {}
-        self.params, self.feedback, self.stream = params, params.feedback, stream
-        self.generator, self.scorer, self.prompts = generator, scorer, prompts
-        self.held: dict[str, Tensor] = {}
+    held: Mapping[str, Tensor] = MappingProxyType({})
 
     def prepare(self, update: int, artist: Generator, ranks: Ranks) -> None:
         """Draws, scores and selects the pictures of the update's round, unless it has them."""
@@ -93,20 +85,14 @@ class GeneratedPictures(Feedback):
         seeds = [derive_seed(*self.stream, "denoised", update, one) for one in positions]
         noised = denoising_batch(self.generator, images_of(pictures.numpy()), prompts, seeds)
         tensors = {"weights": weights, "rewards": rewards, "mean": self.held["mean"].expand(len(chosen))}
-        tensors |= {name: getattr(noised, name) for name in NOISED}
-        return FeedbackBatch(tuple(prompts), noised.token_ids, tensors)
+        return FeedbackBatch(tuple(prompts), tensors, (noised,))
 
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Tensor:
-        with torch.no_grad():
-            states = generator.encode_tokens(batch.token_ids)
-        return predict(generator, _noised(batch), states)
-
-    def to(self, device: torch.device) -> None:
-        self.scorer.to(device)
+        return predict(generator, *batch.noised)
 
     def losses(self, outputs: Tensor, batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns each picture's weighted pre-training loss, its reward, and the mean reward of all drawn pictures."""
-        errors = denoising_errors(self.generator, outputs, _noised(batch), self.params.pretraining.weight_cap)
+        errors = denoising_errors(self.generator, outputs, *batch.noised, self.params.pretraining.weight_cap)
         shown = {"reward/train": batch.tensors["rewards"], "reward/generated": batch.tensors["mean"]}
         return errors * batch.tensors["weights"], shown
 
@@ -118,7 +104,3 @@ class GeneratedPictures(Feedback):
     def load(self, folder: Path) -> None:
         if (folder / PICTURES).exists():
             self.held = load_file(folder / PICTURES)
-
-
-def _noised(batch: FeedbackBatch) -> DenoisingBatch:
-    return DenoisingBatch(*(batch.tensors[name] for name in NOISED), batch.token_ids)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy
@@ -65,9 +66,8 @@ class Judges:
         }
         if self.knows_truth:
             truths = [true_score(picture, prompt) for picture, prompt in zip(pictures, prompts, strict=True)]
-            scores["truth"] = numpy.array([one.overall for one in truths])
-            scores["alignment"] = numpy.array([one.alignment for one in truths])
-            scores["fidelity"] = numpy.array([one.fidelity for one in truths])
+            for name, part in (("truth", "overall"), ("alignment", "alignment"), ("fidelity", "fidelity")):
+                scores[name] = numpy.array([getattr(one, part) for one in truths])
         return scores
 
 
@@ -121,13 +121,7 @@ def diversity(pictures: NDArray[numpy.uint8], prompts: Sequence[str]) -> float:
         by_prompt[prompt].append(place)
     # Every pair of a prompt's pictures once; other prompts' pictures differ because of the prompts.
     means = [
-        numpy.mean(
-            [
-                distance(pictures[[one]], pictures[[other]])
-                for number, one in enumerate(places)
-                for other in places[:number]
-            ]
-        )
+        numpy.mean([distance(pictures[[one]], pictures[[other]]) for one, other in combinations(places, 2)])
         for places in by_prompt.values()
         if len(places) > 1
     ]
@@ -178,9 +172,7 @@ def compare_generators(
         }
     metrics |= {f"refl/diversity/{when}": diversity(drawn, draws.prompts) for when, drawn in pictures.items()}
     # If all pictures of the start are grey, there is no relative rise.
-    metrics["refl/saturation/change"] = (
-        metrics["refl/saturation/after"] / max(metrics["refl/saturation/before"], 1e-9) - 1
-    )
+    metrics["refl/saturation/change"] = float(after["saturation"].mean() / max(before["saturation"].mean(), 1e-9) - 1)
     metrics["refl/distance_to_start"] = distance(pictures["before"], pictures["after"])
     metrics |= {f"refl/{name}": value for name, value in without(gained).items()}
     # Never by the reward: its largest gains would be the successes of a hack.
@@ -210,12 +202,7 @@ def shown_for(differences: Values, count: int) -> list[str]:
     # With few pairs the three thirds must not overlap.
     third = min(count, len(order)) // 3
     reasons = [""] * len(order)
-    middle = (len(order) - third) // 2
-    for reason, places in (
-        ("gain", order[:third]),
-        ("loss", order[len(order) - third :]),
-        ("middle", order[middle : middle + third]),
-    ):
-        for place in places:
+    for reason, first in (("gain", 0), ("loss", len(order) - third), ("middle", (len(order) - third) // 2)):
+        for place in order[first : first + third]:
             reasons[place] = reason
     return reasons

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -34,7 +35,7 @@ from stages.images.refl.stage import (
     ReflRound,
     RewardWeighted,
 )
-from stages.images.refl.training import Learner, Pretraining, train_with_feedback, use_weights
+from stages.images.refl.training import Learner, Pretraining, train_with_feedback
 from stages.observe.tracking import track
 
 
@@ -47,8 +48,8 @@ def main(job: Job) -> None:
     prompts = _prompts_by_split(paths.prompts)
     generator = load_generator(paths.generator, torch.device("cpu"))
     # Copies, made before the trainer casts or shards the weights: measurements use float32.
-    start = generator.with_unet(deepcopy(generator.unet).requires_grad_(False))
-    average = generator.with_unet(deepcopy(start.unet))
+    start = replace(generator, unet=deepcopy(generator.unet).requires_grad_(False))
+    average = replace(generator, unet=deepcopy(start.unet))
     # Without the round: its control learns from the same images and noise.
     stream = (job.seed, this_round.start_from)
     match chosen("refl.feedback", params.feedback):
@@ -85,10 +86,10 @@ def main(job: Job) -> None:
         learner = Learner(generator, average, feedback, pretraining, trainer, validation)
         curve, update, weights = train_with_feedback(params, this_round, learner, checkpoints, run)
         if trainer.rank == 0:
-            result = use_weights(average, weights)
+            average.unet.load_state_dict(weights)
             draws = _draws(params, prompts["test"], "test", job.seed)
             with run.phase("compare"):
-                rows, metrics = compare_generators(start, result, draws, judges, params.measurement.shown_images)
+                rows, metrics = compare_generators(start, average, draws, judges, params.measurement.shown_images)
             metrics |= {
                 "refl/selected_update": update,
                 "refl/updates": this_round.updates,
@@ -98,7 +99,7 @@ def main(job: Job) -> None:
             }
             run.summary(metrics)
             with replace_folder(paths.out) as folder:
-                save_generator(result, folder)
+                save_generator(average, folder)
             write_table(rows, paths.pictures, FEEDBACK_IMAGE)
             write_curves(paths.curves, curve)
             judge = "truth" if judges.knows_truth else "held_out"
@@ -123,11 +124,8 @@ def _model(generator: Generator, feedback: Feedback, pretraining: Pretraining) -
     generator.text_encoder.requires_grad_(False)
 
     def forward(module: nn.Module, batch: object) -> object:
-        if isinstance(batch, DenoisingBatch):
-            with torch.no_grad():
-                states = generator.encode_tokens(batch.token_ids)
-            return predict(generator, batch, states)
-        return feedback.outputs(generator, batch)
+        is_denoised = isinstance(batch, DenoisingBatch)
+        return predict(generator, batch) if is_denoised else feedback.outputs(generator, batch)
 
     return TrainedModel(
         module=nn.ModuleDict({"unet": generator.unet}),
@@ -158,11 +156,7 @@ def _draws(params: ReflParams, prompts: list[str], split: str, seed: int) -> Dra
 
 def _hacked(last: dict[str, float], metrics: dict[str, float]) -> dict[str, float]:
     """Metrics of the end of the curve, and `refl/hacked`: 1 where that or the result has reward without the others."""
-    at_end = {
-        f"refl/at_end/{name.removeprefix('validation/')}": value
-        for name, value in last.items()
-        if name.startswith("validation/")
-    }
+    at_end = {name.replace("validation/", "refl/at_end/"): last[name] for name in last if "validation/" in name}
     # Both count: a choice by the held-out score can hide that the round ended in reward hacking.
     flags = [value for name, value in {**at_end, **metrics}.items() if "reward_without_" in name]
     return {**at_end, "refl/hacked": max(flags)}

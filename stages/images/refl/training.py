@@ -9,7 +9,7 @@ gradients decides.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from stages.images.refl.stage import PretrainingParams, ReflParams, ReflRound, S
 from stages.observe.tracking import Run
 
 Weights = dict[str, Tensor]
-NOTHING = FeedbackBatch((), torch.zeros(0), {})
+NOTHING = FeedbackBatch((), {})
 """Keeps a rank in step with others that have one image more."""
 HELD_OUT = "validation/held_out"
 
@@ -60,17 +60,25 @@ def train_with_feedback(
     """
     kept = KeptWeights(learner, this_round.selection)
     norms = GradientNorms(learner.generator.unet)
+    average = dict(learner.average.unet.named_parameters())
+
+    @torch.no_grad()
+    def follow(decay: float) -> None:
+        # The trained weights in float32: in bfloat16 a small step would be rounded away before it is averaged.
+        for name, weight in learner.trainer.learned_weights():
+            followed = average[name.removeprefix("unet.")]
+            followed.lerp_(weight.to(followed.device, torch.float32), 1 - decay)
 
     def update(number: int, scale: float) -> dict[str, float]:
         # A control has no feedback at all.
         if this_round.reward_weight:
             learner.feedback.prepare(number, learner.average, learner.trainer)
         row = _update(params, this_round, learner, norms, number, scale)
-        _follow(learner, decay_of(params, number))
+        follow(decay_of(params, number))
         return row
 
     def validate() -> dict[str, float]:
-        """Adds a point of the curve, generated and scored on rank 0."""
+        # Generated and scored on rank 0 alone.
         trainer = learner.trainer
         return trainer.broadcast(learner.validation.row(learner.average) if trainer.rank == 0 else None)
 
@@ -119,11 +127,11 @@ def _update(
     def loss(outputs: Any, batch: DenoisingBatch | FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         if isinstance(batch, DenoisingBatch):
             # The trainer runs the backward pass of this part before it requests the next loss.
-            norms.listen_for("pretraining")
+            norms.part = "pretraining"
             errors = denoising_errors(learner.generator, outputs, batch, pretraining.weight_cap)
             share = errors.sum() / pretraining.batch_images
             return pretraining.weight * share, {"loss/pretraining": share.detach()}
-        norms.listen_for("feedback")
+        norms.part = "feedback"
         losses, shown = learner.feedback.losses(outputs, batch)
         share = losses.sum() / params.batch_images
         means = {name: values.sum() / params.batch_images for name, values in shown.items()}
@@ -169,7 +177,7 @@ class KeptWeights:
             self.learner.feedback.save(folder)
 
     def load(self, folder: Path) -> None:
-        use_weights(self.learner.average, load_file(folder / "average.safetensors"))
+        self.learner.average.unet.load_state_dict(load_file(folder / "average.safetensors"))
         self.best = load_file(folder / "best.safetensors")
         self.learner.feedback.load(folder)
 
@@ -182,45 +190,25 @@ def decay_of(params: ReflParams, update: int) -> float:
     return min(params.ema_decay, (1 + update) / (10 + update)) if update else 0.0
 
 
-@torch.no_grad()
-def _follow(learner: Learner, decay: float) -> None:
-    average = dict(learner.average.unet.named_parameters())
-    # The trained weights in float32: in bfloat16 a small step would be rounded away before it is averaged.
-    for name, weight in learner.trainer.learned_weights():
-        followed = average[name.removeprefix("unet.")]
-        followed.lerp_(weight.to(followed.device, torch.float32), 1 - decay)
-
-
 def _weights_of(generator: Generator) -> Weights:
     return {name: weight.detach().cpu().clone() for name, weight in generator.unet.named_parameters()}
-
-
-def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generator:
-    """Returns `generator` with these weights of the U-Net, in place."""
-    with torch.no_grad():
-        for name, weight in generator.unet.named_parameters():
-            weight.copy_(weights[name])
-    return generator
 
 
 class GradientNorms:
     """Observes the gradients of a network. Holds a copy of them for each part, until `take`."""
 
     def __init__(self, network: nn.Module) -> None:
-        self._part = ""
+        self.part = ""
+        """The part to which gradients from now on belong."""
         self._sums: dict[str, dict[str, Tensor]] = {}
         learnt = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
         self._names = list(learnt)
         for name, weight in learnt.items():
             weight.register_hook(self._listener(name))
 
-    def listen_for(self, part: str) -> None:
-        """Assigns gradients from now on to `part`."""
-        self._part = part
-
     def _listener(self, name: str) -> Callable[[Tensor], None]:
         def listen(gradient: Tensor) -> None:
-            held = self._sums.setdefault(self._part, {})
+            held = self._sums.setdefault(self.part, {})
             held[name] = held[name] + gradient if name in held else gradient.detach().clone()
 
         return listen
@@ -254,31 +242,27 @@ class Pretraining:
         self, params: PretrainingParams, generator: Generator, prompts: Sequence[str], *stream: int | str
     ) -> None:
         self.params, self.generator, self.stream = params, generator, stream
-        self.image_at = image_source(params, prompts, generator.image_side, *stream)
+        match chosen("refl.pretraining.images", params.images):
+            case ShapeWorldImages():
+                self.image_at = _rendered_scenes(prompts, *stream)
+            case ShardImages(path=path):
+                self.image_at = _stored_images(Path(path), generator.image_side, *stream)
 
     def batch(self, update: int, positions: Sequence[int]) -> DenoisingBatch:
         """Returns the images of these positions of update `update` (from 0), some without their prompt."""
-        images, prompts, seeds = [], [], []
-        for position in positions:
-            image, prompt = self.image_at(update * self.params.batch_images + position)
-            drawn = random.Random(derive_seed(*self.stream, "empty", update, position)).random()
-            images.append(image)
-            prompts.append("" if drawn < self.params.empty_prompt_fraction else prompt)
-            seeds.append(derive_seed(*self.stream, "pretraining", update, position))
-        return denoising_batch(self.generator, torch.cat(images), prompts, seeds)
+        first = update * self.params.batch_images
+        images, prompts = zip(*(self.image_at(first + one) for one in positions), strict=True)
+        drawn = [random.Random(derive_seed(*self.stream, "empty", update, one)).random() for one in positions]
+        shown = [
+            "" if one < self.params.empty_prompt_fraction else prompt
+            for one, prompt in zip(drawn, prompts, strict=True)
+        ]
+        seeds = [derive_seed(*self.stream, "pretraining", update, one) for one in positions]
+        return denoising_batch(self.generator, torch.cat(images), shown, seeds)
 
 
 ImageAt = Callable[[int], tuple[Tensor, str]]
 """For each place of an endless sequence: the image, float[1, 3, side, side] in 0..1, and its prompt."""
-
-
-def image_source(params: PretrainingParams, prompts: Sequence[str], side: int, *stream: int | str) -> ImageAt:
-    """Returns the source that `params.images` describes; UserError when it has no image."""
-    match chosen("refl.pretraining.images", params.images):
-        case ShapeWorldImages():
-            return _rendered_scenes(prompts, *stream)
-        case ShardImages(path=path):
-            return _stored_images(Path(path), side, *stream)
 
 
 def _rendered_scenes(prompts: Sequence[str], *stream: int | str) -> ImageAt:

@@ -33,11 +33,8 @@ def main(job: Job) -> None:
                 continue
             # Whole prompts are resampled: pictures of one prompt are not independent.
             gained = paired_bootstrap(of_control, of_round, both["prompt_id"])
-            metrics |= {
-                f"gain_over_control/{name}/mean": gained.estimate,
-                f"gain_over_control/{name}/low": gained.low,
-                f"gain_over_control/{name}/high": gained.high,
-            }
+            told = zip(("mean", "low", "high"), gained, strict=True)
+            metrics |= {f"gain_over_control/{name}/{quantity}": value for quantity, value in told}
         run.summary(metrics)
         judge = "truth" if "gain_over_control/truth/mean" in metrics else "held_out"
         shown = {"score": "mean", "low": "low", "high": "high"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import permutations
 from pathlib import Path
 
@@ -77,33 +78,31 @@ def _scores(
     base, scorer = load_scorer(paths.start, device), load_scorer(paths.scorer, device)
     pools = list(dict.fromkeys([paths.pool, paths.earlier_pool]))
     ids = sorted({name for row in rankings["image_ids"] for name in row})
-    pictures = load_pictures(pools, ids, scorer.config.image_size)
     # Each scorer sees the picture at its input size.
-    fitted = pictures
-    if base.config.image_size != scorer.config.image_size:
-        fitted = load_pictures(pools, ids, base.config.image_size)
+    fitted = cache(partial(load_pictures, pools, ids))
+    pictures = fitted(scorer.config.image_size)
     # The scores that the base scorer has heads for; ImageReward's released file has neither.
     variants: list[Variant] = ["clip"] if base.config.projection_size is not None else []
     variants += ["blip"] if base.config.has_matching_head else []
 
-    def scores_by(one: ImageScorer, variants: Sequence[Variant], shown: Pictures) -> dict[str, pandas.Series]:
-        ids = shown.rows.index.tolist()
-        values_of = score_pictures(one, variants, shown, ids, params.images_per_batch)
-        return {variant: pandas.Series(values, index=ids) for variant, values in values_of.items()}
+    def scores_by(one: ImageScorer, *variants: Variant) -> dict[str, pandas.Series]:
+        shown = fitted(one.config.image_size)
+        order = shown.rows.index.tolist()
+        values_of = score_pictures(one, variants, shown, order, params.images_per_batch)
+        return {variant: pandas.Series(values, index=order) for variant, values in values_of.items()}
 
-    scores = scores_by(base, variants, fitted) | scores_by(scorer, [LEARNT], pictures)
+    scores = scores_by(base, *variants) | scores_by(scorer, LEARNT)
     if params.aesthetic is not None:
         judge = load_aesthetic(params.aesthetic, device)
-        shown = load_pictures(pools, ids, judge.image_size)
+        shown = fitted(judge.image_size)
         starts = range(0, len(ids), params.images_per_batch)
         parts = [ids[start : start + params.images_per_batch] for start in starts]
         values = torch.cat([judge.score(shown.images(part).to(device)) for part in parts])
         scores["aesthetic"] = pandas.Series(values.double().cpu().numpy(), index=ids)
     # The first round has no model before its own.
     if paths.before != paths.scorer:
-        scores[BEFORE] = scores_by(load_scorer(paths.before, device), [LEARNT], pictures)[LEARNT]
-    truth = truths(pools, pictures)
-    if truth is not None:
+        scores[BEFORE] = scores_by(load_scorer(paths.before, device), LEARNT)[LEARNT]
+    if (truth := truths(pools, pictures)) is not None:
         scores[TRUTH] = truth
     of_this_round = frozenset(read_image_rows(paths.pool)["image_id"])
     return scores, pictures, of_this_round
@@ -274,9 +273,8 @@ def _gains(thing: str, pairs: pandas.DataFrame, scores: Mapping[str, pandas.Seri
         if name == LEARNT:
             continue
         comparison = compare_paired(other.to_numpy(), accuracies[LEARNT].to_numpy())
-        key = f"{thing}/reward_model_minus_{name}"
-        mean, low, high = comparison.interval
-        metrics |= {f"{key}/mean": mean, f"{key}/low": low, f"{key}/high": high, f"{key}/p_value": comparison.p_value}
+        told = zip(("mean", "low", "high", "p_value"), (*comparison.interval, comparison.p_value), strict=True)
+        metrics |= {f"{thing}/reward_model_minus_{name}/{quantity}": value for quantity, value in told}
     return metrics
 
 

@@ -15,9 +15,8 @@ Deviations from it:
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -41,10 +40,10 @@ from stages.images.engines.image_scorers.config import RewardHeadSizes
 from stages.images.engines.image_scorers.scorer import (
     ImageScorer,
     Pictures,
+    PicturesBatch,
     Tokens,
     load_pictures,
     load_scorer,
-    load_trainable_scorer,
     reward_head,
     save_scorer,
     score_pictures,
@@ -59,7 +58,7 @@ def main(job: Job) -> None:
     params: RewardModelParams = job.sections["reward_model"]
     trainer_params: TrainerParams = job.sections["trainer"]
     seed = job.seed
-    scorer = load_trainable_scorer(paths.scorer)
+    scorer = load_scorer(paths.scorer, "cpu").train().requires_grad_(True)
     preferences = _preferences(paths, scorer.config.image_size)
     add_reward_head(scorer, params.head, params.head_initialisation, derive_seed(seed, "reward_head"))
     freeze(scorer, params.frozen_fraction)
@@ -267,38 +266,27 @@ def micro_batches(
     """Returns this rank's micro-batches of `groups`, as many as every other rank's; empty ones where it has fewer."""
     # Every rank cuts every rank's share, which costs nothing, and so knows the number of passes without communication.
     chunks = [_chunks(groups[each :: ranks.world_size], most_images) for each in range(ranks.world_size)]
-    count = max(map(len, chunks))
-    mine = [*chunks[ranks.rank], *([[]] * (count - len(chunks[ranks.rank])))]
-    return [
+    mine = [
         reward_batch(chunk, pictures, scorer, derive_seed(*seed, ranks.rank, number))
-        for number, chunk in enumerate(mine)
+        for number, chunk in enumerate(chunks[ranks.rank])
     ]
+    return mine + [NOTHING] * (max(map(len, chunks)) - len(mine))
 
 
 def reward_batch(groups: Sequence[Group], pictures: Pictures, scorer: ImageScorer, seed: int) -> RewardBatch:
-    """Returns the groups' pictures in one batch; an empty one for no groups."""
     ids = [name for group in groups for name in group.image_ids]
-    starts = numpy.cumsum([0, *(len(group.image_ids) for group in groups)])
-    pairs = {
-        side: [
-            start + place
-            # `starts` has the end as well, which is no group's.
-            for start, group in zip(starts, groups, strict=False)
-            for place in getattr(group, side)
-        ]
+    starts = numpy.cumsum([0, *(len(group.image_ids) for group in groups)])[:-1]
+    better, worse = (
+        [start + place for start, group in zip(starts, groups, strict=True) for place in getattr(group, side)]
         for side in ("better", "worse")
-    }
-    side = scorer.config.image_size
-    images = pictures.images(ids) if ids else torch.zeros(0, 3, side, side)
-    ratings = numpy.concatenate([*(group.ratings for group in groups), numpy.zeros((0, len(ASPECTS)))])
+    )
     return RewardBatch(
-        images,
-        # The tokenizer does not accept an empty batch.
-        *scorer.encode_prompts(pictures.prompts(ids) or [""]),
-        torch.tensor(pairs["better"], dtype=torch.long),
-        torch.tensor(pairs["worse"], dtype=torch.long),
+        pictures.images(ids),
+        *scorer.encode_prompts(pictures.prompts(ids)),
+        torch.tensor(better),
+        torch.tensor(worse),
         torch.tensor([weight for group in groups for weight in group.weights], dtype=torch.float32),
-        torch.from_numpy(ratings).float(),
+        torch.from_numpy(numpy.concatenate([group.ratings for group in groups])).float(),
         seed,
     )
 
@@ -321,14 +309,9 @@ MATCHING_SCALE = 0.2
 
 
 @dataclass(frozen=True)
-class RewardBatch:
-    """Pictures of some prompts, each picture once, and the pairs among them."""
+class RewardBatch(PicturesBatch):
+    """Pictures of some prompts, each picture once with its prompt, and the pairs among them."""
 
-    images: Tensor
-    """[images, 3, side, side] in 0..1"""
-    ids: Tensor
-    """[images, tokens]"""
-    mask: Tensor
     better: Tensor
     """[pairs]: rows of the preferred images"""
     worse: Tensor
@@ -339,12 +322,9 @@ class RewardBatch:
     seed: int
     """Seed of the dropout."""
 
-    @property
-    def is_empty(self) -> bool:
-        return len(self.images) == 0
 
-    def to(self, device: torch.device) -> RewardBatch:
-        return replace(self, **{name: one.to(device) for name, one in vars(self).items() if isinstance(one, Tensor)})
+NOTHING = RewardBatch(*[torch.zeros(0)] * 7, seed=0)
+"""Keeps a rank in step with others that have one micro-batch more."""
 
 
 class RewardOutputs(NamedTuple):
@@ -419,7 +399,10 @@ def reward_outputs(learner: nn.Module, batch: RewardBatch) -> RewardOutputs:
     """Returns rewards and ratings; each picture is encoded once, even if it is in many pairs."""
     assert isinstance(learner, RewardLearner)
     scorer = learner.scorer
-    with _dropout_of(batch.seed, batch.images.device):
+    device = batch.images.device
+    # The streams outside are unchanged.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(batch.seed)
         fused = scorer.fused(scorer.encode_images(batch.images), Tokens(batch.ids, batch.mask))
         rewards = scorer.reward_head(fused)[:, 0]
     return RewardOutputs(rewards.float(), learner.rating_head(fused).float())
@@ -463,11 +446,3 @@ def reward_model(scorer: ImageScorer, seed: int) -> TrainedModel[RewardBatch, Re
 
     # Each micro-batch has the seed of its dropout.
     return TrainedModel(RewardLearner(scorer, seed), reward_outputs, save, filler, set_mode=nn.Module.train)
-
-
-@contextmanager
-def _dropout_of(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers inside come from `seed`; the streams outside are unchanged."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield

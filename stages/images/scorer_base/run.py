@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from argparse import Namespace
 from pathlib import Path
 
@@ -10,13 +9,13 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.training_loop import Curve, best_row
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder, sha256_of, write_curves, write_metrics
+from stages.foundations.files import replace_folder, require_sha256, write_curves, write_metrics
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
 from stages.foundations.tables import PROMPT, read_table
 from stages.images.engines.image_scorers.scorer import load_scorer, save_scorer
 from stages.images.scorer_base.stage import FolderScorer, ReleasedScorer, ScorerBaseParams, TaughtScorer
-from stages.observe.tracking import Run, track
+from stages.observe.tracking import track
 
 
 def main(job: Job) -> None:
@@ -24,39 +23,37 @@ def main(job: Job) -> None:
     paths = job.paths
     params: ScorerBaseParams = job.sections["scorer_base"]
     trainer_params: TrainerParams = job.sections["trainer"]
-    seed = job.seed
     attempt = job.attempt()
     checkpoints = Checkpoints(attempt.scratch)
     with track(attempt) as run:
+        curve: Curve = []
         match chosen("scorer_base", params):
             case TaughtScorer():
                 from stages.images.scorer_base.teaching import teach
 
-                prompts = _prompts(paths, params)
-                curve, best = teach(params, trainer_params, *prompts, seed, checkpoints, run)
-                # A copy instead of a move: until the metrics are written, a killed run has only the checkpoint.
-                with replace_folder(paths.out) as folder:
-                    shutil.copytree(best, folder, dirs_exist_ok=True)
+                curve, best = teach(params, trainer_params, *_prompts(paths, params), job.seed, checkpoints, run)
+                scorer = load_scorer(best, "cpu")
             case ReleasedScorer():
                 from stages.images.engines.image_scorers.released_weights import released_scorer
 
-                curve = []
                 file = Path(params.path)
                 # `released_scorer` raises where there is no file.
-                if params.sha256 and file.exists() and (sha256 := sha256_of(file)) != params.sha256:
-                    raise UserError(
-                        f"{file} has sha256 {sha256}, scorer_base.sha256 is {params.sha256}: take the file that was "
-                        "published, or correct the hash"
-                    )
-                with replace_folder(paths.out) as folder:
-                    save_scorer(released_scorer(file, Path(params.tokenizer)), folder)
-            # Loaded and saved again, not copied: an invalid folder stops here, and no other files are included.
+                if params.sha256 and file.exists():
+                    require_sha256(file, params.sha256, "as scorer_base.sha256 has it: take the published file")
+                scorer = released_scorer(file, Path(params.tokenizer))
             case FolderScorer():
-                curve = []
                 scorer = load_scorer(Path(params.path), "cpu")
-                with replace_folder(paths.out) as folder:
-                    save_scorer(scorer, folder)
-        _write(paths, curve, run)
+        # Saved again, not copied: an invalid folder has stopped above, and no other files are included.
+        with replace_folder(paths.out) as folder:
+            save_scorer(scorer, folder)
+        metrics: dict[str, float] = {"scorer/parameters": sum(weight.numel() for weight in scorer.parameters())}
+        if curve:
+            best_step = best_row(curve)
+            metrics |= {name: value for name, value in best_step.items() if name.startswith(("loss/", "caption_"))}
+            metrics |= {"progress/steps": len(curve), "progress/best_step": best_step["step"]}
+        run.summary(metrics)
+        write_curves(paths.curves, curve)
+        write_metrics(paths.metrics, metrics, {paths.headline: {"loss": "loss/validation"}})
         checkpoints.clear()
 
 
@@ -73,15 +70,3 @@ def _prompts(paths: Namespace, params: TaughtScorer) -> tuple[list[str], list[st
             "to train on: lower it"
         )
     return of_split["train"], of_split["validation"]
-
-
-def _write(paths: Namespace, curve: Curve, run: Run) -> None:
-    scorer = load_scorer(paths.out, "cpu")
-    metrics: dict[str, float] = {"scorer/parameters": sum(weight.numel() for weight in scorer.parameters())}
-    if curve:
-        best = best_row(curve)
-        metrics |= {name: value for name, value in best.items() if name.startswith(("loss/", "caption_"))}
-        metrics |= {"progress/steps": len(curve), "progress/best_step": best["step"]}
-    run.summary(metrics)
-    write_curves(paths.curves, curve)
-    write_metrics(paths.metrics, metrics, {paths.headline: {"loss": "loss/validation"}})

@@ -6,7 +6,8 @@ Captions come with rendered pictures, true and false ones; every batch depends o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,12 +25,21 @@ from stages.foundations.seeds import derive_seed, endless_order
 from stages.images.algorithms.shape_world import changed_scenes, render, scene_of
 from stages.images.algorithms.text_to_image_losses import contrastive_loss, matching_loss
 from stages.images.engines.image_scorers.config import ScorerConfig
-from stages.images.engines.image_scorers.scorer import ImageScorer, Tokens, caption_tokenizer, new_scorer, save_scorer
+from stages.images.engines.image_scorers.scorer import (
+    ImageScorer,
+    PicturesBatch,
+    Tokens,
+    caption_tokenizer,
+    new_scorer,
+    save_scorer,
+)
 from stages.images.scorer_base.stage import TaughtScorer
 from stages.observe.tracking import Run
 
 PIXEL_MEAN, PIXEL_STD = (0.5, 0.5, 0.5), (0.3, 0.3, 0.3)
 """Approximate values of the shape world's pictures."""
+SIZES = ("vision", "text", "image_size", "patch_size", "max_text_tokens", "projection_size")
+"""Settings that the scorer's config has under the same names."""
 VALIDATION_PICTURES = 2
 """Pictures of each validation caption."""
 VALIDATION_FALSE = 4
@@ -81,18 +91,13 @@ def _untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> Im
     """Returns a scorer with random weights and the words of `captions`."""
     tokenizer = caption_tokenizer(captions)
     config = ScorerConfig(
-        vision=params.vision,
-        text=params.text,
-        image_size=params.image_size,
-        patch_size=params.patch_size,
+        **{name: getattr(params, name) for name in SIZES},
         pixel_mean=PIXEL_MEAN,
         pixel_std=PIXEL_STD,
         vocabulary=tokenizer.get_vocab_size(),
-        max_text_tokens=params.max_text_tokens,
         text_positions=params.max_text_tokens,
         # No dropout: pictures and false captions are new at every step.
         text_dropout=0.0,
-        projection_size=params.projection_size,
         has_matching_head=True,
         matching_token_id=None,
         reward_head=None,
@@ -206,31 +211,13 @@ TEMPERATURES = 0.01, 0.5
 """Bounds of the learnt temperature; BLIP's are 0.001 and 0.5."""
 
 
-@dataclass(frozen=True)
-class CaptionBatch:
-    """Pictures, each with its caption and an equal number of false ones."""
-
-    images: Tensor
-    """[images, 3, side, side] in 0..1"""
-    ids: Tensor
-    """[images * (1 + false), tokens]: all true captions, then the false ones of the first image, and so on."""
-    mask: Tensor
-
-    @property
-    def is_empty(self) -> bool:
-        return len(self.images) == 0
-
-    def to(self, device: torch.device) -> CaptionBatch:
-        return replace(self, images=self.images.to(device), ids=self.ids.to(device), mask=self.mask.to(device))
-
-
 class CaptionOutputs(NamedTuple):
     """The inputs of the two losses."""
 
     images: Tensor
     """[images, projection], unit vectors"""
     texts: Tensor
-    """[images * (1 + false), projection], unit vectors, in the order of `CaptionBatch.ids`"""
+    """[images * (1 + false), projection], unit vectors: all true captions, then the false ones of each image in turn"""
     matching: Tensor
     """[images, 1 + false + 1, 2]: the true caption, the false ones, that of another image"""
     temperature: Tensor
@@ -238,13 +225,12 @@ class CaptionOutputs(NamedTuple):
 
 def caption_batch(
     scorer: ImageScorer, images: Tensor, captions: Sequence[str], false: Sequence[Sequence[str]]
-) -> CaptionBatch:
-    """Images float[N, 3, side, side] with their captions and an equal number of false ones each."""
-    tokens = scorer.encode_prompts([*captions, *(caption for many in false for caption in many)])
-    return CaptionBatch(images, tokens.ids, tokens.mask)
+) -> PicturesBatch:
+    """Images with all true captions, then the false ones of the first image, and so on; as many for each."""
+    return PicturesBatch(images, *scorer.encode_prompts([*captions, *chain.from_iterable(false)]))
 
 
-def caption_outputs(scorer: nn.Module, batch: CaptionBatch) -> CaptionOutputs:
+def caption_outputs(scorer: nn.Module, batch: PicturesBatch) -> CaptionOutputs:
     """Both heads' outputs; each picture is encoded once."""
     assert isinstance(scorer, ImageScorer)
     hidden = scorer.encode_images(batch.images)
@@ -259,10 +245,10 @@ def caption_outputs(scorer: nn.Module, batch: CaptionBatch) -> CaptionOutputs:
     return CaptionOutputs(image.float(), text.float(), matching.float(), temperature.float())
 
 
-def caption_loss(ranks: int) -> LossFunction[CaptionOutputs, CaptionBatch]:
+def caption_loss(ranks: int) -> LossFunction[CaptionOutputs, PicturesBatch]:
     """The sum of both losses, averaged over the ranks' micro-batches: a contrast is among the pictures of one."""
 
-    def loss(outputs: CaptionOutputs, batch: CaptionBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(outputs: CaptionOutputs, batch: PicturesBatch) -> tuple[Tensor, dict[str, Tensor]]:
         contrast = contrastive_loss(outputs.images, outputs.texts, outputs.temperature) / ranks
         matching = matching_loss(outputs.matching) / ranks
         return contrast + matching, {"contrastive": contrast.detach(), "matching": matching.detach()}
@@ -270,7 +256,7 @@ def caption_loss(ranks: int) -> LossFunction[CaptionOutputs, CaptionBatch]:
     return loss
 
 
-def caption_model(scorer: ImageScorer) -> TrainedModel[CaptionBatch, CaptionOutputs]:
+def caption_model(scorer: ImageScorer) -> TrainedModel[PicturesBatch, CaptionOutputs]:
     """The scorer in the form for trainers; it is saved as a scorer folder."""
     side = scorer.config.image_size
     # Two pictures: with one alone, another picture's caption would be its own.

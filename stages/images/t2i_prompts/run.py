@@ -18,9 +18,11 @@ from typing import Any
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_metrics
 from stages.foundations.job import Job
+from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import DROPPED, PROMPT, Funnel, prompt_id, write_table
 from stages.images.algorithms.shape_world import KINDS, all_prompts
+from stages.images.t2i_prompts.stage import FilePrompts, PromptFile, ShapePrompts, T2iPromptsParams
 from stages.observe.tracking import track
 
 
@@ -39,18 +41,17 @@ Row = dict[str, str]
 SPLITS = ("train", "validation", "test")
 
 
-def make_prompts(params: Any, seed: int) -> tuple[list[Row], Funnel, dict[str, float]]:
+def make_prompts(params: T2iPromptsParams, seed: int) -> tuple[list[Row], Funnel, dict[str, float]]:
     """Returns rows of the `prompt` table in the order of their source, the funnel of dropped ones, and metrics.
 
-    `params` is the validated section. UserError where a split would be empty or too few prompts are left.
+    UserError where a split would be empty or too few prompts are left.
     """
-    rng = random.Random(derive_seed(seed, "t2i_prompts"))
-    # By `kind` and not by class: the declaration calls this to count prompts for a plan, so it cannot be imported here.
-    if params.kind == "shapes":
-        rows, funnel = _shape_prompts(params, rng)
-        contaminated = 0
-    else:
-        rows, funnel, contaminated = _file_prompts(params, rng)
+    rng, contaminated = random.Random(derive_seed(seed, "t2i_prompts")), 0
+    match chosen("t2i_prompts", params):
+        case ShapePrompts():
+            rows, funnel = _shape_prompts(params, rng)
+        case FilePrompts():
+            rows, funnel, contaminated = _file_prompts(params, rng)
     counts = Counter(row["split"] for row in rows)
     if empty := [split for split in SPLITS if not counts[split]]:
         raise UserError(f"t2i_prompts: no prompts are left for {', '.join(empty)}: name more of them")
@@ -63,7 +64,7 @@ def comparable(prompt: str) -> str:
     return " ".join(prompt.lower().split())
 
 
-def _shape_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel]:
+def _shape_prompts(params: ShapePrompts, rng: random.Random) -> tuple[list[Row], Funnel]:
     if unknown := sorted(set(params.max_of_kind) - set(KINDS)):
         raise UserError(f"t2i_prompts.max_of_kind: there are no kinds {unknown}, there are {', '.join(KINDS)}")
     rows = [
@@ -92,7 +93,7 @@ def _shape_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel]:
     return [rows[place] for place in sorted(kept)], funnel
 
 
-def _file_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel, int]:
+def _file_prompts(params: FilePrompts, rng: random.Random) -> tuple[list[Row], Funnel, int]:
     """Returns rows, funnel, and how many test prompts were among the others."""
     lines = [line for name, source in params.sources.items() for line in read_prompts(name, source)]
     funnel = Funnel("t2i_prompts", len(lines))
@@ -111,14 +112,8 @@ def _file_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel, i
             funnel.drop(line, "duplicate_prompt", "it came before, but for case and spaces", line["row_id"])
         else:
             seen.add(text)
-            rows.append(
-                {
-                    "prompt_id": prompt_id(line["prompt"]),
-                    "prompt": line["prompt"],
-                    "split": line["split"],
-                    "source": line["source"],
-                }
-            )
+            told = {name: line[name] for name in ("prompt", "split", "source")}
+            rows.append({"prompt_id": prompt_id(line["prompt"]), **told})
     train = [row for row in rows if row["split"] == "train"]
     if params.validation_prompts >= len(train):
         raise UserError(
@@ -131,31 +126,30 @@ def _file_prompts(params: Any, rng: random.Random) -> tuple[list[Row], Funnel, i
 
 def _is_usable(line: dict[str, Any], most_characters: int, funnel: Funnel) -> bool:
     """Returns False for a line that is dropped, with its reason."""
-    prompt = line.get("prompt")
+    prompt, problem = line.get("prompt"), None
     if line["reason"]:
-        funnel.drop(line, line["reason"], line["detail"], line["row_id"])
+        problem = line["reason"], line["detail"]
     elif not isinstance(prompt, str):
-        funnel.drop(line, "not_text", f"the prompt is {type(prompt).__name__}", line["row_id"])
+        problem = "not_text", f"the prompt is {type(prompt).__name__}"
     elif not prompt.strip():
-        funnel.drop(line, "empty_prompt", "", line["row_id"])
+        problem = "empty_prompt", ""
     # JSON can hold half a character, Parquet cannot.
     elif prompt.encode("utf-8", "replace").decode() != prompt:
         line["prompt"] = repr(prompt)
-        funnel.drop(line, "not_unicode", "half of a surrogate pair", line["row_id"])
+        problem = "not_unicode", "half of a surrogate pair"
     elif len(prompt) > most_characters:
-        funnel.drop(line, "too_long", f"{len(prompt)} characters", line["row_id"])
-    else:
-        return True
-    return False
+        problem = "too_long", f"{len(prompt)} characters"
+    if problem is not None:
+        funnel.drop(line, *problem, line["row_id"])
+    return problem is None
 
 
 MAX_LINE_BYTES = 1 << 20
 """Most bytes of a line: one without an end must not fill the memory."""
 
 
-def read_prompts(name: str, source: Any) -> Iterator[dict[str, Any]]:
-    """Yields a mapping for each line of a `PromptFile`: row_id, source, split, and prompt or the reason why there is
-    none.
+def read_prompts(name: str, source: PromptFile) -> Iterator[dict[str, Any]]:
+    """Yields for each line: row_id, source, split, and prompt or the reason why there is none.
 
     UserError when the file is missing or is not JSONL at all.
     """

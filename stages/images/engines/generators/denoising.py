@@ -57,14 +57,10 @@ def denoising_batch(
 
 def trained_denoiser(generator: Generator) -> TrainedModel[DenoisingBatch, Tensor]:
     """U-Net and text encoder as a model to train; its output is the U-Net's prediction, [images, ...]."""
-
-    def forward(module: nn.Module, batch: DenoisingBatch) -> Tensor:
-        return predict(generator, batch, generator.encode_tokens(batch.token_ids))
-
     side = generator.image_side
     return TrainedModel(
         module=nn.ModuleDict({part: getattr(generator, part) for part in NETWORKS}),
-        forward=forward,
+        forward=lambda module, batch: predict(generator, batch),
         save=lambda weights, folder: save_generator(generator, folder, weights),
         # The input of a rank whose share is empty: every rank must take part in the same number of passes.
         filler=denoising_batch(generator, torch.zeros(1, 3, side, side), [""], [0]),
@@ -72,8 +68,9 @@ def trained_denoiser(generator: Generator) -> TrainedModel[DenoisingBatch, Tenso
     )
 
 
-def predict(generator: Generator, batch: DenoisingBatch, states: Tensor) -> Tensor:
-    """Returns the U-Net's prediction for the batch's noised latents, given the prompts' `states`."""
+def predict(generator: Generator, batch: DenoisingBatch) -> Tensor:
+    """Returns the U-Net's prediction for the batch's noised latents, [images, ...]."""
+    states = generator.encode_tokens(batch.token_ids)
     noised = generator.scheduler.add_noise(batch.latents, batch.noise, batch.timesteps)
     return generator.predict(noised, batch.timesteps, states)
 

@@ -15,8 +15,9 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -35,31 +36,23 @@ from stages.foundations.files import write_bytes_atomically, write_json
 from stages.images.engines.generators.params import CHANNEL_GROUPS, GeneratorSizes
 
 
-class Step(NamedTuple):
-    """Result of one denoising step."""
-
-    previous: Tensor
-    """Latents at the next, less noisy timestep; [images, channels, side, side]."""
-    clean: Tensor
-    """The U-Net's prediction of the latents without noise, of the same shape."""
-
-
+@dataclass(eq=False)
 class Generator:
     """U-Net, text encoder, tokenizer, noise schedule and VAE."""
 
-    def __init__(
-        self,
-        unet: UNet2DConditionModel,
-        text_encoder: CLIPTextModel,
-        tokenizer: PreTrainedTokenizerBase,
-        tokenizer_files: Mapping[str, bytes],
-        scheduler: DDIMScheduler,
-        vae: AutoencoderKL | None,
-    ) -> None:
-        self.unet, self.text_encoder, self.tokenizer = unet.eval(), text_encoder.eval(), tokenizer
-        # The original files: a tokenizer saves itself differently after use.
-        self.tokenizer_files = tokenizer_files
-        self.scheduler, self.vae = scheduler, vae.eval().requires_grad_(False) if vae is not None else None
+    unet: UNet2DConditionModel
+    text_encoder: CLIPTextModel
+    tokenizer: PreTrainedTokenizerBase
+    tokenizer_files: Mapping[str, bytes]
+    """The original files: a tokenizer saves itself differently after use."""
+    scheduler: DDIMScheduler
+    vae: AutoencoderKL | None = None
+
+    def __post_init__(self) -> None:
+        for module in filter(None, [self.unet, self.text_encoder, self.vae]):
+            module.eval()
+        if self.vae is not None:
+            self.vae.requires_grad_(False)
 
     @property
     def device(self) -> torch.device:
@@ -74,11 +67,6 @@ class Generator:
         """Moves everything except the U-Net, which may be a trainer's."""
         for module in filter(None, [self.text_encoder, self.vae]):
             module.to(device)
-
-    def with_unet(self, unet: UNet2DConditionModel) -> Generator:
-        """Returns another generator with this U-Net that shares everything else."""
-        parts = (self.text_encoder, self.tokenizer, self.tokenizer_files, self.scheduler, self.vae)
-        return Generator(unet, *parts)
 
     @property
     def patch_side(self) -> int:
@@ -139,9 +127,12 @@ class Generator:
         self.scheduler.set_timesteps(steps)
         return self.scheduler.timesteps.tolist()
 
-    def step(self, latents: Tensor, timestep: int, states: Tensor, guidance: float, empty_states: Tensor) -> Step:
+    def step(
+        self, latents: Tensor, timestep: int, states: Tensor, guidance: float, empty_states: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """One DDIM step from `timestep`, which must be one of those that `timesteps` returned last.
 
+        Returns the latents at the next, less noisy timestep, and the U-Net's guess of the latents without noise.
         `guidance` 1 calls the U-Net once and ignores `empty_states` (of the empty prompt, [1, tokens, width]).
         """
         if guidance == 1:
@@ -151,7 +142,7 @@ class Generator:
             both = torch.cat([empty_states.expand_as(states), states])
             empty, prompted = self.predict(torch.cat([latents, latents]), timestep, both).chunk(2)
             predicted = empty + guidance * (prompted - empty)
-        return Step(*self.scheduler.step(predicted, timestep, latents, return_dict=False))
+        return self.scheduler.step(predicted, timestep, latents, return_dict=False)
 
     def predict(self, latents: Tensor, timesteps: Tensor | int, states: Tensor) -> Tensor:
         """The U-Net's output for noised latents, in float32 for any precision of the network."""
@@ -167,7 +158,7 @@ class Generator:
         states, empty_states = self.encode_prompts(prompts), self.encode_prompts([""])
         latents = self.noise(seeds)
         for timestep in self.timesteps(steps):
-            latents = self.step(latents, timestep, states, guidance, empty_states).previous
+            latents, _ = self.step(latents, timestep, states, guidance, empty_states)
         return to_uint8(self.to_images(latents))
 
 
@@ -289,7 +280,7 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
     with tempfile.TemporaryDirectory() as place:
         tokenizer.save_pretrained(place)
         files = _files(Path(place))
-    return Generator(unet, text_encoder, tokenizer, files, scheduler, None)
+    return Generator(unet, text_encoder, tokenizer, files, scheduler)
 
 
 def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
@@ -300,11 +291,8 @@ def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Ten
     """
     folder.mkdir(parents=True, exist_ok=True)
     for part in NETWORKS:
-        replaced = {
-            name.removeprefix(f"{part}."): weight
-            for name, weight in (weights or {}).items()
-            if name.startswith(f"{part}.")
-        }
+        own = {name: weight for name, weight in (weights or {}).items() if name.startswith(f"{part}.")}
+        replaced = {name.removeprefix(f"{part}."): weight for name, weight in own.items()}
         _save_network(getattr(generator, part), replaced, folder / part)
     if generator.vae is not None:
         _save_network(generator.vae, {}, folder / "vae")

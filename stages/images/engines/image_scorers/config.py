@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from stages.foundations.params import StrictParams
+from stages.images.engines.pictures.params import Sha256
 
 Variant = Literal["clip", "blip", "reward"]
 """Kinds of scores: cosine of the two encoders, matching head, reward head."""
@@ -67,7 +68,7 @@ class PinnedWeights(StrictParams):
     path: str
     """A `.safetensors` file, relative to the project's root, or absolute. Pickles (`.pth`) are rejected, because they
     can run code."""
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
     """Hash of the file's bytes. A file with other bytes is rejected."""
 
     @field_validator("path")

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from stages.foundations.errors import UserError
 from stages.images.engines.image_scorers.config import ScorerConfig
-from stages.images.engines.image_scorers.scorer import ImageScorer, fill
+from stages.images.engines.image_scorers.scorer import ImageScorer
 
 RENAMED = (
     (r"visual_encoder\.cls_token", "vision.embeddings.class_embedding"),
@@ -32,8 +32,11 @@ RENAMED = (
     (r"visual_encoder\.blocks\.(\d+)\.attn\.proj\.(.+)", r"vision.encoder.layers.\1.self_attn.projection.\2"),
     (r"visual_encoder\.blocks\.(\d+)\.mlp\.(fc[12]\..+)", r"vision.encoder.layers.\1.mlp.\2"),
     (r"text_encoder\.(.+)", r"text.\1"),
+    (r"(vision|text)_proj\.(.+)", r"\1_projection.\2"),
+    (r"itm_head\.(.+)", r"matching_head.\1"),
+    (r"mlp\.layers\.(.+)", r"reward_head.\1"),
+    (r"temp", "temperature"),
 )
-HEADS = {"vision_proj": "vision_projection", "text_proj": "text_projection", "itm_head": "matching_head"}
 DROPPED = re.compile(
     r"(visual_encoder_m|text_encoder_m|vision_proj_m|text_proj_m|text_decoder)\..+"
     r"|(image|text|idx|ptr)_queue|queue_ptr|ptr_queue|text_encoder\.embeddings\.position_ids"
@@ -61,10 +64,10 @@ def released_scorer(weights_file: Path, tokenizer_file: Path) -> ImageScorer:
         weights = renamed(released)
         config = released_config(weights)
         scorer = ImageScorer(config, _tokenizer(tokenizer_file))
-        fill(scorer, weights)
-    except (ValueError, KeyError) as error:
+        scorer.load_state_dict(weights)
+    except (ValueError, KeyError, RuntimeError) as error:
         raise UserError(
-            f"{weights_file} does not hold the weights of BLIP or ImageReward ({error}): "
+            f"{weights_file} does not hold the weights of BLIP or ImageReward ({str(error)[:300]}): "
             "give the file as it was published"
         ) from error
     return scorer
@@ -96,20 +99,10 @@ def renamed(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
     and no temperature for them.
     """
     bare = {name.removeprefix("blip."): tensor for name, tensor in released.items()}
-    weights = {}
-    for name, tensor in bare.items():
-        module, _, rest = name.partition(".")
-        if DROPPED.fullmatch(name):
-            continue
-        # BLIP's is a scalar; a scorer's has one dimension, because DeepSpeed cannot send a scalar.
-        if name == "temp":
-            weights["temperature"] = tensor.reshape(1)
-        elif module in HEADS:
-            weights[f"{HEADS[module]}.{rest}"] = tensor
-        elif name.startswith("mlp.layers."):
-            weights[name.replace("mlp.layers.", "reward_head.")] = tensor
-        else:
-            weights[_new_name(name)] = tensor
+    weights = {_new_name(name): tensor for name, tensor in bare.items() if not DROPPED.fullmatch(name)}
+    # BLIP's is a scalar; a scorer's has one dimension, because DeepSpeed cannot send a scalar.
+    if "temperature" in weights:
+        weights["temperature"] = weights["temperature"].reshape(1)
     if "temperature" not in weights or "text_projection.weight" not in weights:
         gone = ("temperature", "vision_projection.", "text_projection.")
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith(gone)}

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy
 import pandas
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
@@ -41,7 +41,7 @@ from stages.images.engines.pictures.shards import pixels_of, read_shards
 from stages.observe.progress import progress
 
 FIRST_TEMPERATURE = 0.07
-"""Bounds of the contrastive score's temperature, as in BLIP's code."""
+"""Of the contrastive score, as in BLIP's code."""
 PAD = "[PAD]"
 
 
@@ -52,6 +52,24 @@ class Tokens(NamedTuple):
     """[prompts, tokens]"""
     mask: Tensor
     """[prompts, tokens]: 1 where there is a token, 0 where there is padding."""
+
+
+@dataclass(frozen=True)
+class PicturesBatch:
+    """A micro-batch of pictures and prompts in the text encoder's form, for a trainer."""
+
+    images: Tensor
+    """[images, 3, side, side] in 0..1"""
+    ids: Tensor
+    """[prompts, tokens]"""
+    mask: Tensor
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self.images) == 0
+
+    def to(self, device: torch.device) -> Self:
+        return replace(self, **{name: one.to(device) for name, one in vars(self).items() if isinstance(one, Tensor)})
 
 
 class ImageScorer(nn.Module):
@@ -111,7 +129,6 @@ class ImageScorer(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
         return self.text.embeddings.word_embeddings.weight.device
 
     def score(self, images: Tensor, prompts: Sequence[str], variant: Variant = "reward") -> Tensor:
@@ -239,42 +256,17 @@ def load_scorer(folder: Path, device: torch.device | str) -> ImageScorer:
 
     UserError when the folder is not a scorer, or lacks a weight, or has one too many.
     """
-    scorer = load_trainable_scorer(folder)
-    return scorer.eval().requires_grad_(False).to(device)
-
-
-def load_trainable_scorer(folder: Path) -> ImageScorer:
-    """Loads the scorer of a folder on the CPU in float32, its weights with gradients; raises as `load_scorer` does."""
     try:
         config = ScorerConfig.model_validate(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
         tokenizer = Tokenizer.from_buffer((folder / TOKENIZER).read_bytes())
         scorer = ImageScorer(config, tokenizer)
-        fill(scorer, load_file(folder / WEIGHTS))
-    except (OSError, ValueError, ValidationError, SafetensorError, KeyError, RecursionError) as error:
+        scorer.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, ValueError, SafetensorError, KeyError, RuntimeError) as error:
         raise UserError(
-            f"{folder} is not a scorer ({error}): `dvc repro scorer_base` makes one, "
+            f"{folder} is not a scorer ({str(error)[:300]}): `dvc repro scorer_base` makes one, "
             "docs/explanation/reward-models.md says how released weights become one"
         ) from error
-    return scorer
-
-
-def fill(scorer: ImageScorer, weights: Mapping[str, Tensor]) -> None:
-    """Copies the weights into the scorer; ValueError names every one that is missing, left over or of another shape."""
-    parameters = dict(scorer.named_parameters())
-    problems = [
-        *(f"{name} is missing" for name in parameters.keys() - weights.keys()),
-        *(f"{name} is left over" for name in weights.keys() - parameters.keys()),
-        *(
-            f"{name} has shape {list(weights[name].shape)}, not {list(parameters[name].shape)}"
-            for name in parameters.keys() & weights.keys()
-            if parameters[name].shape != weights[name].shape
-        ),
-    ]
-    if problems:
-        raise ValueError("; ".join(sorted(problems)[:5]) + (f" and {len(problems) - 5} more" * (len(problems) > 5)))
-    with torch.no_grad():
-        for name, weight in parameters.items():
-            weight.copy_(weights[name])
+    return scorer.eval().requires_grad_(False).to(device)
 
 
 def save_scorer(scorer: ImageScorer, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
