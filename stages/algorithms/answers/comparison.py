@@ -10,8 +10,8 @@ Conventions, where readings differ:
 - `2:3` agrees with 4:6 and with 2/3.
 - An answer whose parts do not agree, `x = 41 = 42`, contradicts itself.
 
-The algebra compares two expressions exactly where it can; else their values are compared. Numbers of which one is a
-decimal follow the precision rule of `normalisation`.
+Expressions are compared by their values (`evaluation`). Numbers of which one is a decimal follow the precision rule of
+`normalisation`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from stages.algorithms.answers import algebra
-from stages.algorithms.answers.algebra import computed, holds_matrix
 from stages.algorithms.answers.evaluation import (
     constant_value,
+    degree,
     exact_rational,
-    is_explosive,
-    is_partial,
+    proportion,
+    rational_value,
     same_function,
     symbols_of,
+    without_denominators,
 )
-from stages.algorithms.answers.latex import Node, UnreadableError, is_whole, number, reciprocal, signed
+from stages.algorithms.answers.latex import Node, is_whole, number, reciprocal, signed
+from stages.algorithms.answers.matrices import computed, holds_matrix
 from stages.algorithms.answers.normalisation import UNTIL_TWENTY, WrittenNumber, agree_by_precision
 from stages.algorithms.answers.shapes import (
     Interval,
@@ -232,25 +233,21 @@ def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
     # A chain `a < b < c` has no difference of sides.
     if len(gold.items) != 2 or len(prediction.items) != 2:
         return None
-    try:
-        forms = [
-            algebra.canonical_form(Node("add", (relation.items[0], signed("-", relation.items[1]))))
-            for relation in sides
-        ]
-    except UnreadableError:
-        return None
     # y = 2x+1 is y - 2x - 1 = 0, and 2x - y + 1 = 0 is -1 times that.
-    factor = algebra.are_proportional(*forms)
+    differences = [
+        without_denominators(Node("add", (relation.items[0], signed("-", relation.items[1])))) for relation in sides
+    ]
+    degrees = list(map(degree, differences))
     # With a denominator or a function in it, an equation may have the same solutions without being a multiple.
-    is_certain = all(form.is_transparent and len(form.bottom) == 1 for form in forms)
+    is_certain = None not in degrees
     if sides[0].signs != sides[1].signs:
         return False if is_certain else None
+    factor = proportion(*differences)
     if factor is not None:
         # An inequality may be multiplied by a positive number only.
         return True if sides[0].signs in (("eq",), ("ne",)) else factor > 0
     # x^2 = 1 and x^4 = 1 have the same real solutions: other degrees prove nothing.
-    is_same_degree = algebra.degree(forms[0].top) == algebra.degree(forms[1].top)
-    return False if is_certain and is_same_degree else None
+    return False if is_certain and degrees[0] == degrees[1] else None
 
 
 def _rising(relation: Relation) -> Relation:
@@ -387,48 +384,27 @@ _SAME = 1e-9
 
 
 def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
-    """True and False are certain (False may also rest on different values at random points); None where it is open."""
-    forms = [algebra.known_form(node) for node in (gold, prediction)]
-    is_same = None
-    if forms[0] is not None and forms[1] is not None:
-        try:
-            is_same = algebra.are_equal(forms[0], forms[1])
-        except UnreadableError:
-            is_same = None
-    names = symbols_of(gold) | symbols_of(prediction)
-    # Equal forms may differ in where they are defined: \ln x^2 and 2\ln x. With variables and a partial function,
-    # points decide.
-    if is_same and not (names and (is_partial(gold) or is_partial(prediction))):
+    """True and False rest on exact values or on values at many points; None where it is open."""
+    if symbols_of(gold) | symbols_of(prediction):
+        return same_function(gold, prediction)
+    values = exact_rational(gold), exact_rational(prediction)
+    is_same = same_function(gold, prediction) if None in values else values[0] == values[1]
+    if is_same:
         return True
-    if not names:
-        return _same_constant(gold, prediction, forms, is_same, allowed)
-    if is_same is False:
-        return False
-    is_same_function = same_function(gold, prediction)
-    return is_same if is_same_function is None else is_same_function
-
-
-def _same_constant(gold, prediction, forms, is_same: bool | None, allowed: Leniency) -> bool | None:
-    # 2^{2004} and 4^{1002} are beyond the algebra, but plain integers.
-    if is_same is None and not (is_explosive(gold) or is_explosive(prediction)):
-        values = exact_rational(gold), exact_rational(prediction)
-        is_same = None if None in values else values[0] == values[1]
-    sides = [_notated(node, form) for node, form in zip((gold, prediction), forms, strict=True)]
+    sides = [_notated(node) for node in (gold, prediction)]
     if sides[0] is None or sides[1] is None:
-        return is_same if is_same is not None else same_function(gold, prediction)
+        return is_same
     is_rounded = allowed.tolerance is not None or any(side.is_decimal for side in sides)
-    if is_rounded and agree_by_precision(sides[0], sides[1], allowed):
-        return True
-    return is_same if is_same is not None else same_function(gold, prediction)
+    return True if is_rounded and agree_by_precision(sides[0], sides[1], allowed) else is_same
 
 
-def _notated(node: Node, form: algebra.Form | None) -> WrittenNumber | None:
+def _notated(node: Node) -> WrittenNumber | None:
     """Returns a real constant with its notation; None for others."""
     if node.head == "percent" and node.first.head == "number" and node.first.parts[1] >= 0:
         # 33.33% has the decimals of 0.3333.
         value, places = node.first.parts
         return WrittenNumber(value / 100, True, places=places + 2)
-    rational = algebra.rational_value(form) if form is not None else None
+    rational = rational_value(node)
     if rational is not None:
         places = node.parts[1] if node.head == "number" else -1
         return WrittenNumber(rational, places >= 0, places=max(places, 0))

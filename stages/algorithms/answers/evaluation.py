@@ -1,17 +1,17 @@
 r"""Evaluates expressions at points, decides whether two are the same function, and estimates how large numbers may
 grow.
 
-Values are floats, which separate different expressions, or have 50 digits and more, which settle doubts. A number
-without roots and functions has an exact value. Variables and all intermediate values are real, unless the imaginary
-unit occurs in one of the two expressions: the square root of a negative number has no value. Odd roots of negative
-numbers are real, as in school and in `algebra`.
+A number without roots and functions has an exact value. Other values are floats, which separate different expressions,
+or have 50 digits more than the numbers in the texts, which settle doubts. Variables and all intermediate values are
+real, unless the imaginary unit occurs in one of the two expressions: the square root of a negative number has no value.
+Odd roots of negative numbers are real, as in school.
 
-Functions are compared at points of both signs, small and large, in every orthant, and at whole numbers. They are also
-compared on both sides of each zero or turning point of an expression under a root, an absolute value, a logarithm or a
-denominator. The values must be equal at all these points. Where floats leave a doubt, values get 50 digits more than
-the numbers in the texts have. Where one expression is undefined, the other must be undefined too. Single points where
-one of them is undefined do not count: the points hit them only by chance. The points are derived from the texts. So
-equal questions get equal answers, and no text can be tuned to the points.
+Functions are compared at points of both signs, small and large. Those with roots, absolute values, logarithms or the
+like are compared in every orthant, at whole numbers, and on both sides of each zero or turning point of an expression
+under such a sign or a fraction bar. The values must be equal at all these points. Where one expression is undefined,
+the other must be undefined too. Single points where one of them is undefined do not count: the points hit them only by
+chance. The points are derived from the texts. So equal questions get equal answers, and no text can be tuned to the
+points. Two different functions without kinks agree at random points with probability 0 (Schwartz 1980).
 
 The third part estimates how much a computer algebra system would have to write out (`9^{9^9}`, `(999999!)!`,
 `\sum_{k=1}^{10^9} k`). It needs only the tree and floats: towers and giant sums cost microseconds and kill no worker.
@@ -28,7 +28,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from stages.algorithms.answers.latex import Node, number, substituted
+from stages.algorithms.answers.latex import Node, is_reciprocal, number, substituted
 
 # 5,000! has 54,233 bits: factorials and other exact values are limited to about the same size.
 _MOST_EXACT_BITS = 50_000
@@ -36,6 +36,7 @@ _MOST_BITS_OF_WORK = 1_500_000
 """Bits of all intermediate numbers of one exact value: about 0.1 s."""
 _MAX_FACTORIAL = 5_000
 _CONSTANTS = ("e", "i")
+_SERIES = ("sum over", "prod over")
 _FUNCTION_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
 _FUNCTION_NAMES |= {name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "log", "exp")}
 UNDEFINED = "undefined"
@@ -81,7 +82,7 @@ def value_at(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic = COMP
         # The order of the handlers matters: OverflowError is an ArithmeticError, and means too large, not undefined.
         value = _value(node, point, arithmetic)
         # In floats 1e308 * 10 gives infinity, not an exception.
-        return value if cmath.isfinite(complex(value)) else None
+        return value if arithmetic.library.isfinite(value) else None
     except (OverflowError, KeyError, TypeError):
         return None
     except (ArithmeticError, ValueError):
@@ -95,9 +96,8 @@ def constant_value(node: Node) -> complex | None:
 
 
 def exact_rational(node: Node) -> Fraction | None:
-    """Returns the value of sums, products, whole powers, factorials and binomials of numbers; None for others.
-
-    Large values are None, too. The caller bounds their size (`bits_of`); this function bounds the work.
+    """Returns the value of sums, products, whole powers, factorials, remainders and the like of numbers; None for
+    others, and for large values.
     """
     work = 0
 
@@ -117,6 +117,22 @@ def exact_rational(node: Node) -> Fraction | None:
         return None
 
 
+_OF_RATIONALS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "mod": lambda value, divisor: value % divisor,
+    "max": max,
+    "min": min,
+}
+_OF_INTEGERS: dict[str, Callable[..., int]] = {
+    "factorial": math.factorial,
+    "binom": math.comb,
+    "gcd": math.gcd,
+    "lcm": math.lcm,
+}
+
+
 def _exact_rational(node: Node, value: Callable[[Node], Fraction]) -> Fraction:
     head, parts = node.head, node.parts
     if head == "number":
@@ -131,16 +147,44 @@ def _exact_rational(node: Node, value: Callable[[Node], Fraction]) -> Fraction:
     if head == "power":
         base, exponent = value(parts[0]), value(parts[1])
         bits = base.numerator.bit_length() + base.denominator.bit_length()
-        if exponent.denominator > 1 or abs(exponent) * bits > _MOST_EXACT_BITS:
+        # 0^0 is left undefined, as 0^{-1} is.
+        if exponent.denominator > 1 or abs(exponent) * bits > _MOST_EXACT_BITS or (not base and not exponent):
             raise OverflowError
         return base**exponent.numerator
-    if head == "call" and parts[0] in ("factorial", "binom"):
-        values = [value(part) for part in parts[1:]]
-        if not all(one.denominator == 1 and 0 <= one <= _MAX_FACTORIAL for one in values):
-            raise OverflowError
-        count = math.factorial if parts[0] == "factorial" else math.comb
-        return Fraction(count(*(one.numerator for one in values)))
-    raise KeyError(head)
+    if head != "call":
+        raise KeyError(head)
+    values = [value(part) for part in parts[1:]]
+    if parts[0] in _OF_RATIONALS:
+        return Fraction(_OF_RATIONALS[parts[0]](*values))
+    function = _OF_INTEGERS[parts[0]]
+    is_count = parts[0] in ("factorial", "binom")
+    if any(one.denominator > 1 or (is_count and not 0 <= one <= _MAX_FACTORIAL) for one in values):
+        raise OverflowError
+    return Fraction(function(*(one.numerator for one in values)))
+
+
+def rational_value(node: Node) -> Fraction | None:
+    r"""Returns the rational number that an expression without variables is, also where roots or functions come out
+    even: 1/5 of `\sqrt{0.04}`. None for others.
+    """
+    value = exact_rational(node)
+    if value is not None or symbols_of(node) or bits_of(node) > _MOST_BITS:
+        return value
+    digits = _digits_for(node)
+    return _nearest_rational(value_at(node, {}, exact(not is_written_with_i(node), digits)), digits)
+
+
+def _nearest_rational(value: Any, digits: int) -> Fraction | None:
+    """Returns the only fraction with a short denominator that these digits can be."""
+    if value is None or value is UNDEFINED or (_is_complex(value) and value.imag):
+        return None
+    mantissa, power = (value.real if _is_complex(value) else value).man_exp
+    if abs(power) > _MOST_EXACT_BITS:
+        return None
+    exact_value = Fraction(int(mantissa)) * Fraction(2) ** power
+    # A third of the digits for the denominator: an irrational number is near such a fraction with probability 1e-10.
+    nearest = exact_value.limit_denominator(10 ** ((digits - _LOST_DIGITS) // 3))
+    return nearest if abs(exact_value - nearest) * 10 ** (digits - _LOST_DIGITS) <= max(abs(nearest), 1) else None
 
 
 def symbols_of(node: Node) -> set[str]:
@@ -254,7 +298,11 @@ def _call(name: str, values: list[Any], arithmetic: Arithmetic) -> Any:
         return getattr(math if library is cmath else library, name)(values[0])
     if name in ("mod", "max", "min") and not any(map(_is_complex, values)):
         return values[0] % values[1] if name == "mod" else {"max": max, "min": min}[name](values)
-    # gcd, lcm, unknown functions and series: `value_at` returns None for it, no opinion.
+    if name.startswith(_SERIES):
+        # Of a series only the notation is known: a number that other bounds and terms do not give.
+        low, high, term = values
+        return (low + 2) * (high * high + 3) + (high + 5) * term * term * (7 if name.startswith("sum") else 11)
+    # gcd, lcm and unknown functions: `value_at` returns None for it, no opinion.
     raise KeyError(name)
 
 
@@ -275,6 +323,8 @@ _FEWEST_POINTS = 3
 # Half of them have sizes of 0.4 to 2.7, half any magnitude from 0.01 to 1,000. Signs go through the orthants. Small
 # values and all signs are needed: |x-3| and x-3 differ only below 3, |x|+|y| and |x+y| only where signs differ.
 _GENERIC_POINTS = 16
+_POINTS_WITHOUT_KINKS = 5
+_POINTS_OF_AN_EQUATION = 8
 # For (-1)^n, which is real only at whole numbers: up to 4, 5, 6 and 7.
 _WHOLE_POINTS = 4
 # A bound for texts with a hundred roots.
@@ -292,15 +342,28 @@ _STEPS = 60
 _OFFSETS = (-0.1, -0.001, 0.001, 0.1)
 """Offsets from a turning point, as a share of its size (of 1 for those below 1)."""
 # Tangents and quotients are undefined at single points only, and those do not count.
-_PARTIAL = frozenset(["ln", "log", "lg", "arcsin", "arccos"])
+_SMOOTH = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp", "arctan"])
+
+
+def _digits_for(*nodes: Node) -> int:
+    return _SPARE_DIGITS + math.ceil(sum(map(bits_of, nodes)) * math.log10(2))
 
 
 def same_function(gold: Node, prediction: Node) -> bool | None:
     """Returns True, False, or None where too few points have values that can be computed. Constants have one point."""
-    bits = bits_of(gold) + bits_of(prediction)
-    if bits > _MOST_BITS:
+    is_same = _same_at_points(gold, prediction)
+    # Series in other notations may have equal values.
+    return None if is_same is False and any(map(_holds_series, (gold, prediction))) else is_same
+
+
+def _holds_series(node: Node) -> bool:
+    return (node.head == "call" and node.first.startswith(_SERIES)) or any(map(_holds_series, node.children))
+
+
+def _same_at_points(gold: Node, prediction: Node) -> bool | None:
+    if bits_of(gold) + bits_of(prediction) > _MOST_BITS:
         return None
-    digits = _SPARE_DIGITS + math.ceil(bits * math.log10(2))
+    digits = _digits_for(gold, prediction)
     names = sorted(symbols_of(gold) | symbols_of(prediction))
     is_real = not (is_written_with_i(gold) or is_written_with_i(prediction))
     arithmetic = REAL if is_real else COMPLEX
@@ -311,12 +374,13 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
     for point, is_whole in _points(gold, prediction, names, arithmetic, draw):
         values = (value_at(gold, point, arithmetic), value_at(prediction, point, arithmetic))
         # A whole point may be a pole, a single point at which being undefined does not count.
-        if None in values or (is_whole and UNDEFINED in values):
+        if is_whole and UNDEFINED in values:
             continue
-        if UNDEFINED not in values and _are_close(*values):
+        if None not in values and UNDEFINED not in values and _are_close(*values):
             compared.append(point)
         elif values != (UNDEFINED, UNDEFINED):
-            # Floats may differ by rounding alone, and an undefined side may be a root of -1e-17. More digits decide.
+            # Floats may differ by rounding alone, be too small for x^{2020}, or undefined for a root of -1e-17. More
+            # digits decide.
             doubts += 1
             if doubts * digits > _MOST_DIGITS_IN_DOUBT:
                 return None
@@ -331,15 +395,107 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
     return False if False in settled else True if True in settled else None
 
 
-def is_partial(node: Node) -> bool:
-    """True for an expression that may be undefined at more than single points: one with a root or a logarithm."""
-    if node.head == "call" and node.first in _PARTIAL:
-        return True
+def proportion(one: Node, other: Node) -> Any | None:
+    """Returns the number c where the first expression is c times the second at every point tried; None without one."""
+    digits, names = _digits_for(one, other), sorted(symbols_of(one) | symbols_of(other))
+    if bits_of(one) + bits_of(other) > _MOST_BITS or is_written_with_i(one) or is_written_with_i(other):
+        return None
+    arithmetic = exact(True, digits)
+    draw = random.Random(repr((one, other)))
+    ratios = []
+    for _ in range(_POINTS_OF_AN_EQUATION):
+        point = {name: arithmetic.number(draw.uniform(-3, 3)) for name in names}
+        values = value_at(one, point, arithmetic), value_at(other, point, arithmetic)
+        if None in values:
+            return None
+        # Where one is undefined, such as a root of a negative number, the other must be, too.
+        if values != (UNDEFINED, UNDEFINED):
+            if UNDEFINED in values or not all(values):
+                return None
+            ratios.append(values[0] / values[1])
+    if len(ratios) < _FEWEST_POINTS:
+        return None
+    noise = abs(ratios[0]) * arithmetic.number(Fraction(1, 10 ** (digits - _LOST_DIGITS)))
+    return ratios[0] if all(abs(ratio - ratios[0]) <= noise for ratio in ratios) else None
+
+
+def without_denominators(node: Node) -> Node:
+    """Returns a sum multiplied by the sums with variables that stand under its fraction bars."""
+    below = dict.fromkeys(
+        part.first
+        for term in (node.parts if node.head == "add" else [node])
+        for part in _factors(term)
+        if is_reciprocal(part) and part.first.head == "add" and symbols_of(part)
+    )
+    return Node("multiply", (node, *below)) if below else node
+
+
+def _factors(node: Node) -> Iterator[Node]:
+    if node.head == "multiply":
+        for part in node.parts:
+            yield from _factors(part)
+    else:
+        yield node
+
+
+def degree(node: Node) -> Fraction | None:
+    """Returns the degree of a polynomial as it is written; None for other expressions."""
+    if not symbols_of(node):
+        return Fraction(0)
+    if node.head == "symbol":
+        return Fraction(1)
     if node.head == "power":
+        base, exponent = degree(node.first), rational(node.parts[1])
+        is_whole = exponent is not None and exponent.denominator == 1 and exponent >= 0
+        return base * exponent if base is not None and is_whole else None  # type: ignore[operator]
+    if node.head not in ("add", "multiply"):
+        return None
+    degrees = list(map(degree, node.parts))
+    if None in degrees:
+        return None
+    return max(degrees) if node.head == "add" else sum(degrees, Fraction(0))  # type: ignore[arg-type, type-var]
+
+
+def hold_like_terms(parts: list[list[Node]]) -> bool:
+    """True where constants of two parts differ by a rational factor, and hold the same functions."""
+    digits = _digits_for(*(term for part in parts for term in part))
+    arithmetic = exact(False, digits)
+    seen: list[tuple[int, list[str], Any]] = []
+    for at, part in enumerate(parts):
+        for term in part:
+            value = value_at(term, {}, arithmetic)
+            if value is None or value is UNDEFINED or not value:
+                continue
+            calls = sorted(map(repr, _calls(term)))
+            for other_at, other_calls, other in seen:
+                if other_at != at and calls == other_calls and _nearest_rational(value / other, digits) is not None:
+                    return True
+            seen.append((at, calls, value))
+    return False
+
+
+def _calls(node: Node) -> Iterator[Node]:
+    if node.head == "call":
+        yield node
+    else:
+        for part in node.children:
+            yield from _calls(part)
+
+
+def _has_kinks(node: Node) -> bool:
+    """True for an expression that may not be one analytic function: with a root, a logarithm, |x| and the like."""
+    if node.head == "call":
+        return node.first not in _SMOOTH or any(map(_has_kinks, node.children))
+    if node.head == "power" and symbols_of(node):
         exponent = rational(node.parts[1])
-        if exponent is None or exponent.denominator % 2 == 0:
-            return True
-    return any(map(is_partial, node.children))
+        if exponent is None or exponent.denominator > 1:
+            return not _is_plain_base(node.first) or _has_kinks(node.parts[1])
+    return any(map(_has_kinks, node.children))
+
+
+def _is_plain_base(node: Node) -> bool:
+    """True for the base of an exponential: a positive number."""
+    return (node.head == "number" and node.first > 0) or node == Node("symbol", ("e",)) or node.head == "pi"
 
 
 def _are_close(first, second) -> bool:
@@ -368,15 +524,18 @@ def _points(
     if not names:
         yield {}, False
         return
+    has_kinks = _has_kinks(gold) or _has_kinks(prediction)
     # Counting up from random signs flips one variable after the other: eight pairs of points cover all orthants of
     # three variables.
     signs = draw.getrandbits(len(names))
     generic = []
-    for index in range(_GENERIC_POINTS):
+    for index in range(_GENERIC_POINTS if has_kinks else _POINTS_WITHOUT_KINKS):
         sizes = [draw.uniform(0.4, 2.7) if index % 2 else 10 ** draw.uniform(-2, 3) for _ in names]
         flips = [-1 if (signs ^ (index >> 1)) >> at & 1 else 1 for at in range(len(names))]
         generic.append({name: size * flip for name, size, flip in zip(names, sizes, flips, strict=True)})
         yield generic[-1], False
+    if not has_kinks:
+        return
     for index in range(_WHOLE_POINTS):
         yield {name: float(draw.randint(1, 4 + index)) for name in names}, True
     parts = list(dict.fromkeys([*_turning_parts(gold), *_turning_parts(prediction)]))[:_TURNING_PARTS]
@@ -476,7 +635,7 @@ def _size(node: Node) -> tuple[float, float]:
     if head == "call" and node.first in _EXPONENTIAL and not symbols_of(node):
         value = constant_value(node.parts[1])
         return 3 * (_largest_of(sizes[0][0]) if value is None else abs(value)) + sizes[0][0], 0.0
-    if head == "call" and node.first.startswith(("sum over", "prod over")):
+    if head == "call" and node.first.startswith(_SERIES):
         terms = _largest_of(max(sizes[0][0], sizes[1][0]))
         if terms > _MAX_TERMS:
             return _BEYOND, 0.0

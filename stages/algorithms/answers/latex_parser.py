@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from stages.algorithms.answers.algebra import determinant, transposed
 from stages.algorithms.answers.latex import (
     FUNCTIONS,
     NAME_SIGNS,
@@ -34,6 +33,7 @@ from stages.algorithms.answers.latex import (
     signed,
     tokenise,
 )
+from stages.algorithms.answers.matrices import determinant, transposed
 
 # \equiv may be an identity; a congruence is rejected below, where its modulus is seen.
 _RELATIONS = {"=": "eq", "equiv": "eq", "simeq": "approx", "sim": "approx"}
