@@ -389,25 +389,26 @@ def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool
         return same_function(gold, prediction)
     values = exact_rational(gold), exact_rational(prediction)
     is_same = same_function(gold, prediction) if None in values else values[0] == values[1]
-    if is_same:
-        return True
-    sides = [_notated(node) for node in (gold, prediction)]
-    if sides[0] is None or sides[1] is None:
+    if is_same or (allowed.tolerance is None and not any(map(_is_decimal, (gold, prediction)))):
         return is_same
-    is_rounded = allowed.tolerance is not None or any(side.is_decimal for side in sides)
-    return True if is_rounded and agree_by_precision(sides[0], sides[1], allowed) else is_same
+    sides = [_notated(node) for node in (gold, prediction)]
+    return True if None not in sides and agree_by_precision(*sides, allowed) else is_same
+
+
+def _is_decimal(node: Node) -> bool:
+    number = node.first if node.head == "percent" else node
+    return number.head == "number" and number.parts[1] >= 0
 
 
 def _notated(node: Node) -> WrittenNumber | None:
     """Returns a real constant with its notation; None for others."""
-    if node.head == "percent" and node.first.head == "number" and node.first.parts[1] >= 0:
+    if node.head == "percent" and _is_decimal(node):
         # 33.33% has the decimals of 0.3333.
         value, places = node.first.parts
         return WrittenNumber(value / 100, True, places=places + 2)
     rational = rational_value(node)
     if rational is not None:
-        places = node.parts[1] if node.head == "number" else -1
-        return WrittenNumber(rational, places >= 0, places=max(places, 0))
+        return WrittenNumber(rational, _is_decimal(node), places=max(node.parts[1], 0) if node.head == "number" else 0)
     value = constant_value(node)
     # Above 1e15 a float holds no decimals, so no rounding can be seen.
     if value is None or abs(value.imag) > _SAME * abs(value) or abs(value) > 1e15:

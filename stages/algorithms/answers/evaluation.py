@@ -113,7 +113,7 @@ def exact_rational(node: Node) -> Fraction | None:
 
     try:
         return value(node)
-    except (ArithmeticError, KeyError):
+    except (ArithmeticError, KeyError, TypeError):
         return None
 
 
@@ -208,7 +208,7 @@ def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
     if head == "symbol":
         if parts[0] in _CONSTANTS:
             # `+` makes a number of mpmath's constant, which is else evaluated anew at each use.
-            return 1j if parts[0] == "i" else +arithmetic.library.e
+            return getattr(arithmetic.library, "j", 1j) if parts[0] == "i" else +arithmetic.library.e
         return point[parts[0]]
     if head == "pi":
         return +arithmetic.library.pi
