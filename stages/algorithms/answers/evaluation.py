@@ -35,6 +35,8 @@ _MOST_EXACT_BITS = 50_000
 _MOST_BITS_OF_WORK = 1_500_000
 """Bits of all intermediate numbers of one exact value: about 0.1 s."""
 _MAX_FACTORIAL = 5_000
+_LARGEST_EXPONENT = 2**53
+"""Of exponents that are computed; a float holds every whole number up to it."""
 _CONSTANTS = ("e", "i")
 _SERIES = ("sum over", "prod over")
 _FUNCTION_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
@@ -220,10 +222,10 @@ def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
             product = product * _value(part, point, arithmetic)
         return product
     if head == "power":
-        return _power(parts[0], parts[1], point, arithmetic)
+        return _in_bounds(_power(parts[0], parts[1], point, arithmetic), arithmetic)
     if head == "call":
-        values = [_value(part, point, arithmetic) for part in parts[1:]]
-        return _in_the_field(_call(parts[0], values, arithmetic), arithmetic)
+        values = [_in_bounds(_value(part, point, arithmetic), arithmetic) for part in parts[1:]]
+        return _in_bounds(_call(parts[0], values, arithmetic), arithmetic)
     if head == "percent":
         return _value(parts[0], point, arithmetic) / 100
     if head == "degree":
@@ -237,28 +239,33 @@ def _power(base_node: Node, exponent_node: Node, point: Mapping[str, Any], arith
     base, fraction = _value(base_node, point, arithmetic), rational(exponent_node)
     if fraction is not None and fraction.denominator == 1:
         # A whole exponent stays an integer, so that (-2)^3 is real.
-        return base**fraction.numerator if abs(fraction) < 2**53 else base ** arithmetic.number(fraction)
+        return base**fraction.numerator
     exponent = _value(exponent_node, point, arithmetic) if fraction is None else arithmetic.number(fraction)
+    if abs(exponent) > _LARGEST_EXPONENT:
+        raise OverflowError
     if _is_complex(base) or _is_complex(exponent) or base >= 0:
-        return _in_the_field(base**exponent, arithmetic)
+        return base**exponent
     # Odd roots as in school: \sqrt[3]{-8} is -2, where Python gives a complex number.
     if fraction is not None and fraction.denominator % 2:
         size = (-base) ** exponent
         return -size if fraction.numerator % 2 else size
     # (-2)^n at the whole points, where n is a float such as 3.0.
     if fraction is None and exponent == int(exponent):
-        return base ** int(exponent) if abs(exponent) < 2**53 else None
+        return base ** int(exponent)
     # A negative base with any other exponent: complex, or undefined where all values must be real.
-    return _in_the_field(complex(base) ** exponent if arithmetic.library is cmath else base**exponent, arithmetic)
+    return complex(base) ** exponent if arithmetic.library is cmath else base**exponent
 
 
 def _is_complex(value: Any) -> bool:
     return isinstance(value, complex) or hasattr(value, "_mpc_")
 
 
-def _in_the_field(value: Any, arithmetic: Arithmetic) -> Any:
+def _in_bounds(value: Any, arithmetic: Arithmetic) -> Any:
+    """Returns the value; OverflowError where it is large enough to slow down mpmath, ArithmeticError if not real."""
     if arithmetic.is_real and _is_complex(value):
         raise ArithmeticError("not real")
+    if arithmetic.library not in (math, cmath) and arithmetic.library.mag(value) > _MOST_EXACT_BITS:
+        raise OverflowError
     return value
 
 
@@ -341,8 +348,8 @@ _STEPS = 60
 # nearby, a thousandth does not.
 _OFFSETS = (-0.1, -0.001, 0.001, 0.1)
 """Offsets from a turning point, as a share of its size (of 1 for those below 1)."""
-# Tangents and quotients are undefined at single points only, and those do not count.
-_SMOOTH = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp", "arctan"])
+# Analytic but for single points. Not arctan: that of \tan x has a kink at each pole.
+_SMOOTH = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp"])
 
 
 def _digits_for(*nodes: Node) -> int:
