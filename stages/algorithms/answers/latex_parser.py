@@ -586,7 +586,7 @@ def _function(reader, name: str, depth: int) -> Node:
         name, exponent = "arc" + name, None
     if base is not None and name != "log":
         raise UnreadableError(f"a subscript of {name}")
-    # \log_2 8 is \ln 8 / \ln 2: one kind of logarithm for the algebra.
+    # \log_2 8 is \ln 8 / \ln 2: one kind of logarithm.
     node = Node("call", (name if base is None else "ln", _function_argument(reader, depth)))
     if base is not None:
         node = Node("multiply", (node, reciprocal(Node("call", ("ln", base)))))
