@@ -243,11 +243,11 @@ def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
     if sides[0].signs != sides[1].signs:
         return False if is_certain else None
     factor = proportion(*differences)
-    if factor is not None:
+    if factor:
         # An inequality may be multiplied by a positive number only.
         return True if sides[0].signs in (("eq",), ("ne",)) else factor > 0
     # x^2 = 1 and x^4 = 1 have the same real solutions: other degrees prove nothing.
-    return False if is_certain and degrees[0] == degrees[1] else None
+    return False if factor == 0 and is_certain and degrees[0] == degrees[1] else None
 
 
 def _rising(relation: Relation) -> Relation:

@@ -170,7 +170,7 @@ def rational_value(node: Node) -> Fraction | None:
     even: 1/5 of `\sqrt{0.04}`. None for others.
     """
     value = exact_rational(node)
-    if value is not None or symbols_of(node) or bits_of(node) > _MOST_BITS:
+    if value is not None or symbols_of(node) or _are_too_long(node):
         return value
     digits = _digits_for(node)
     return _nearest_rational(value_at(node, {}, exact(not is_written_with_i(node), digits)), digits)
@@ -321,7 +321,7 @@ _SPARE_DIGITS = 50
 """Digits beyond those of the numbers in both expressions together: so no term of a sum is too small to be seen."""
 _LOST_DIGITS = 20
 """How many of these digits a computation may lose."""
-# docs/explanation/verifier.md: beyond 4,000 bits an answer is unparsed.
+# docs/explanation/verifier.md: beyond 4,000 bits a formula with functions or roots is unparsed.
 _MOST_BITS = 4_000
 _MOST_DIGITS_IN_DOUBT = 40_000
 """Most digits for all values that floats leave in doubt: a bound for texts made to leave every point in doubt."""
@@ -352,6 +352,18 @@ _OFFSETS = (-0.1, -0.001, 0.001, 0.1)
 _SMOOTH = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp"])
 
 
+def _are_too_long(*nodes: Node) -> bool:
+    """True for numbers that are too long to be compared: functions of them, and roots, cost far more than x^{2020}."""
+    return sum(map(bits_of, nodes)) > (_MOST_BITS if any(map(_holds_functions, nodes)) else _MAX_BITS)
+
+
+def _holds_functions(node: Node) -> bool:
+    if node.head == "power":
+        exponent = rational(node.parts[1])
+        return exponent is None or exponent.denominator > 1 or _holds_functions(node.first)
+    return node.head == "call" or any(map(_holds_functions, node.children))
+
+
 def _digits_for(*nodes: Node) -> int:
     return _SPARE_DIGITS + math.ceil(sum(map(bits_of, nodes)) * math.log10(2))
 
@@ -368,7 +380,7 @@ def _holds_series(node: Node) -> bool:
 
 
 def _same_at_points(gold: Node, prediction: Node) -> bool | None:
-    if bits_of(gold) + bits_of(prediction) > _MOST_BITS:
+    if _are_too_long(gold, prediction):
         return None
     digits = _digits_for(gold, prediction)
     names = sorted(symbols_of(gold) | symbols_of(prediction))
@@ -403,9 +415,12 @@ def _same_at_points(gold: Node, prediction: Node) -> bool | None:
 
 
 def proportion(one: Node, other: Node) -> Any | None:
-    """Returns the number c where the first expression is c times the second at every point tried; None without one."""
+    """Returns the number c where the first expression is c times the second at every point tried.
+
+    0 where there is no such number; None where it is open.
+    """
     digits, names = _digits_for(one, other), sorted(symbols_of(one) | symbols_of(other))
-    if bits_of(one) + bits_of(other) > _MOST_BITS or is_written_with_i(one) or is_written_with_i(other):
+    if _are_too_long(one, other) or is_written_with_i(one) or is_written_with_i(other):
         return None
     arithmetic = exact(True, digits)
     draw = random.Random(repr((one, other)))
@@ -423,7 +438,7 @@ def proportion(one: Node, other: Node) -> Any | None:
     if len(ratios) < _FEWEST_POINTS:
         return None
     noise = abs(ratios[0]) * arithmetic.number(Fraction(1, 10 ** (digits - _LOST_DIGITS)))
-    return ratios[0] if all(abs(ratio - ratios[0]) <= noise for ratio in ratios) else None
+    return ratios[0] if all(abs(ratio - ratios[0]) <= noise for ratio in ratios) else 0
 
 
 def without_denominators(node: Node) -> Node:
