@@ -180,10 +180,11 @@ def _nearest_rational(value: Any, digits: int) -> Fraction | None:
     """Returns the only fraction with a short denominator that these digits can be."""
     if value is None or value is UNDEFINED or (_is_complex(value) and value.imag):
         return None
-    mantissa, power = (value.real if _is_complex(value) else value).man_exp
+    value = value.real if _is_complex(value) else value
+    mantissa, power = value.man_exp
     if abs(power) > _MOST_EXACT_BITS:
         return None
-    exact_value = Fraction(int(mantissa)) * Fraction(2) ** power
+    exact_value = Fraction(int(mantissa)) * Fraction(2) ** power * (-1 if value < 0 else 1)
     # A third of the digits for the denominator: an irrational number is near such a fraction with probability 1e-10.
     nearest = exact_value.limit_denominator(10 ** ((digits - _LOST_DIGITS) // 3))
     return nearest if abs(exact_value - nearest) * 10 ** (digits - _LOST_DIGITS) <= max(abs(nearest), 1) else None
@@ -414,11 +415,8 @@ def _same_at_points(gold: Node, prediction: Node) -> bool | None:
     return False if False in settled else True if True in settled else None
 
 
-def proportion(one: Node, other: Node) -> Any | None:
-    """Returns the number c where the first expression is c times the second at every point tried.
-
-    0 where there is no such number; None where it is open.
-    """
+def proportion(one: Node, other: Node) -> Fraction | None:
+    """Returns the rational number c where the first expression is c times the second; 0 without one, None if open."""
     digits, names = _digits_for(one, other), sorted(symbols_of(one) | symbols_of(other))
     if _are_too_long(one, other) or is_written_with_i(one) or is_written_with_i(other):
         return None
@@ -438,7 +436,12 @@ def proportion(one: Node, other: Node) -> Any | None:
     if len(ratios) < _FEWEST_POINTS:
         return None
     noise = abs(ratios[0]) * arithmetic.number(Fraction(1, 10 ** (digits - _LOST_DIGITS)))
-    return ratios[0] if all(abs(ratio - ratios[0]) <= noise for ratio in ratios) else 0
+    if any(abs(ratio - ratios[0]) > noise for ratio in ratios):
+        return Fraction(0)
+    factor = _nearest_rational(ratios[0], digits)
+    # y = |x-9| and y = 9-x are proportional at small x.
+    is_same = factor is not None and same_function(one, Node("multiply", (number(factor), other)))
+    return factor if is_same else None
 
 
 def without_denominators(node: Node) -> Node:
