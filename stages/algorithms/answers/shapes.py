@@ -262,7 +262,7 @@ def without_quantity(node: Node) -> Node:
 
 def _is_quantity(node: Node) -> bool:
     if node.head == "operator":
-        return bool(symbols_of(node.parts[-1]))
+        return node.first == "det" or bool(symbols_of(node.parts[-1]))
     # 100m+n, f(1)+f(2), a determinant; one letter is an unknown, except in a step function.
     if len(symbols_of(node)) > 1 or _holds_call(node, ("unknown", "sum over", "prod over", "floor", "ceil")):
         return True

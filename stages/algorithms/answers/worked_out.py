@@ -29,8 +29,7 @@ from stages.algorithms.answers.evaluation import (
     rational_value,
     symbols_of,
 )
-from stages.algorithms.answers.latex import Node, is_reciprocal, number
-from stages.algorithms.answers.matrices import holds_matrix
+from stages.algorithms.answers.latex import Node, holds_matrix, is_reciprocal, number
 from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, name_of
 
 _MOST_TERMS = 30
@@ -81,7 +80,9 @@ def _cells(node: Node) -> Iterator[Node]:
 
 
 def _joins_matrices(node: Node) -> bool:
-    """True for a sum or a product of matrices."""
+    """True for a sum or a product of matrices, and for a determinant."""
+    if node.head == "operator" and node.first == "det":
+        return True
     # A product needs two matrices to be work: \frac15 A is a notation.
     if node.head in ("add", "multiply") and sum(map(holds_matrix, node.parts)) > (node.head == "multiply"):
         return True
