@@ -220,6 +220,10 @@ def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
     """Equations agree when one is a multiple of the other; so do inequalities that point the same way."""
     # 3 > x becomes x < 3, so that signs can be compared.
     sides = [_rising(relation) for relation in (gold, prediction)]
+    if sides[0].signs == sides[1].signs and len(sides[0].items) == len(sides[1].items):
+        pairs = zip(sides[0].items, sides[1].items, strict=True)
+        if all_agree(agree_values(one, other) for one, other in pairs):
+            return True
     # A chain `a < b < c` has no difference of sides.
     if len(gold.items) != 2 or len(prediction.items) != 2:
         return None

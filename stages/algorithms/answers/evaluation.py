@@ -333,6 +333,8 @@ _FEWEST_POINTS = 3
 _GENERIC_POINTS = 16
 _POINTS_WITHOUT_KINKS = 5
 _POINTS_OF_AN_EQUATION = 8
+_MOST_TERMS_OF_A_CONSTANT = 40
+"""Each is compared with each; a longer sum is work that is left."""
 # For (-1)^n, which is real only at whole numbers: up to 4, 5, 6 and 7.
 _WHOLE_POINTS = 4
 # A bound for texts with a hundred roots.
@@ -483,7 +485,10 @@ def degree(node: Node) -> Fraction | None:
 
 def hold_like_terms(parts: list[list[Node]]) -> bool:
     """True where constants of two parts differ by a rational factor, and hold the same functions."""
-    digits = _digits_for(*(term for part in parts for term in part))
+    terms = [term for part in parts for term in part]
+    if len(terms) > _MOST_TERMS_OF_A_CONSTANT or _are_too_long(*terms):
+        return len(terms) > _MOST_TERMS_OF_A_CONSTANT
+    digits = _digits_for(*terms)
     arithmetic = exact(False, digits)
     seen: list[tuple[int, list[str], Any]] = []
     for at, part in enumerate(parts):
