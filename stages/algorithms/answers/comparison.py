@@ -27,7 +27,6 @@ from stages.algorithms.answers.evaluation import (
     rational_value,
     same_function,
     symbols_of,
-    without_denominators,
 )
 from stages.algorithms.answers.latex import Node, holds_matrix, is_whole, number, reciprocal, signed
 from stages.algorithms.answers.normalisation import UNTIL_TWENTY, WrittenNumber, agree_by_precision
@@ -228,9 +227,7 @@ def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
     if len(gold.items) != 2 or len(prediction.items) != 2:
         return None
     # y = 2x+1 is y - 2x - 1 = 0, and 2x - y + 1 = 0 is -1 times that.
-    differences = [
-        without_denominators(Node("add", (relation.items[0], signed("-", relation.items[1])))) for relation in sides
-    ]
+    differences = [Node("add", (relation.items[0], signed("-", relation.items[1]))) for relation in sides]
     degrees = list(map(degree, differences))
     # With a denominator or a function in it, an equation may have the same solutions without being a multiple.
     is_certain = None not in degrees

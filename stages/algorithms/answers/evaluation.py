@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import combinations, product
 from typing import Any
 
-from stages.algorithms.answers.latex import Node, is_reciprocal, number, substituted
+from stages.algorithms.answers.latex import Node, number, substituted
 
 # 5,000! has 54,233 bits: factorials and other exact values are limited to about the same size.
 _MOST_EXACT_BITS = 50_000
@@ -446,25 +447,6 @@ def proportion(one: Node, other: Node) -> Fraction | None:
     return factor if is_same else None
 
 
-def without_denominators(node: Node) -> Node:
-    """Returns a sum multiplied by the sums with variables that stand under its fraction bars."""
-    below = dict.fromkeys(
-        part.first
-        for term in (node.parts if node.head == "add" else [node])
-        for part in _factors(term)
-        if is_reciprocal(part) and part.first.head == "add" and symbols_of(part)
-    )
-    return Node("multiply", (node, *below)) if below else node
-
-
-def _factors(node: Node) -> Iterator[Node]:
-    if node.head == "multiply":
-        for part in node.parts:
-            yield from _factors(part)
-    else:
-        yield node
-
-
 def degree(node: Node) -> Fraction | None:
     """Returns the degree of a polynomial as it is written; None for other expressions."""
     if not symbols_of(node):
@@ -484,48 +466,29 @@ def degree(node: Node) -> Fraction | None:
 
 
 def hold_like_terms(parts: list[list[Node]]) -> bool:
-    """True where constants of two parts differ by a rational factor, and hold the same functions."""
+    """True where constants of two parts differ by a rational factor."""
     terms = [term for part in parts for term in part]
     if len(terms) > _MOST_TERMS_OF_A_CONSTANT or _are_too_long(*terms):
         return len(terms) > _MOST_TERMS_OF_A_CONSTANT
     digits = _digits_for(*terms)
-    arithmetic = exact(False, digits)
-    seen: list[tuple[int, list[str], Any]] = []
-    for at, part in enumerate(parts):
-        for term in part:
-            value = value_at(term, {}, arithmetic)
-            if value is None or value is UNDEFINED or not value:
-                continue
-            calls = sorted(map(repr, _calls(term)))
-            for other_at, other_calls, other in seen:
-                if other_at != at and calls == other_calls and _nearest_rational(value / other, digits) is not None:
-                    return True
-            seen.append((at, calls, value))
-    return False
-
-
-def _calls(node: Node) -> Iterator[Node]:
-    if node.head == "call":
-        yield node
-    else:
-        for part in node.children:
-            yield from _calls(part)
+    values = [[value_at(term, {}, exact(False, digits)) for term in part] for part in parts]
+    known = [[value for value in part if value not in (None, UNDEFINED, 0)] for part in values]
+    return any(
+        _nearest_rational(one / other, digits) is not None
+        for part, another in combinations(known, 2)
+        for one, other in product(part, another)
+    )
 
 
 def _has_kinks(node: Node) -> bool:
     """True for an expression that may not be one analytic function: with a root, a logarithm, |x| and the like."""
-    if node.head == "call":
-        return node.first not in _SMOOTH or any(map(_has_kinks, node.children))
+    if node.head == "call" and node.first not in _SMOOTH:
+        return True
     if node.head == "power" and symbols_of(node):
         exponent = rational(node.parts[1])
         if exponent is None or exponent.denominator > 1:
-            return not _is_plain_base(node.first) or _has_kinks(node.parts[1])
+            return True
     return any(map(_has_kinks, node.children))
-
-
-def _is_plain_base(node: Node) -> bool:
-    """True for the base of an exponential: a positive number."""
-    return (node.head == "number" and node.first > 0) or node == Node("symbol", ("e",)) or node.head == "pi"
 
 
 def _are_close(first, second) -> bool:
