@@ -148,8 +148,7 @@ def _exact_rational(node: Node, value: Callable[[Node], Fraction]) -> Fraction:
     if head == "power":
         base, exponent = value(parts[0]), value(parts[1])
         bits = base.numerator.bit_length() + base.denominator.bit_length()
-        # 0^0 is left undefined, as 0^{-1} is.
-        if exponent.denominator > 1 or abs(exponent) * bits > _MOST_EXACT_BITS or (not base and not exponent):
+        if exponent.denominator > 1 or abs(exponent) * bits > _MOST_EXACT_BITS:
             raise OverflowError
         return base**exponent.numerator
     if head != "call":
