@@ -10,8 +10,8 @@ Conventions, where readings differ:
 - `2:3` agrees with 4:6 and with 2/3.
 - An answer whose parts do not agree, `x = 41 = 42`, contradicts itself.
 
-The algebra compares two expressions exactly where it can; else their values are compared. Numbers of which one is a
-decimal follow the precision rule of `normalisation`.
+Expressions are compared by their values (`evaluation`). Numbers of which one is a decimal follow the precision rule of
+`normalisation`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from stages.algorithms.answers import algebra
-from stages.algorithms.answers.algebra import computed, holds_matrix
 from stages.algorithms.answers.evaluation import (
     constant_value,
+    degree,
     exact_rational,
-    is_explosive,
-    is_partial,
+    proportion,
+    rational_value,
     same_function,
     symbols_of,
 )
-from stages.algorithms.answers.latex import Node, UnreadableError, is_whole, number, reciprocal, signed
+from stages.algorithms.answers.latex import Node, holds_matrix, is_whole, number, reciprocal, signed
 from stages.algorithms.answers.normalisation import UNTIL_TWENTY, WrittenNumber, agree_by_precision
 from stages.algorithms.answers.shapes import (
     Interval,
@@ -118,11 +117,6 @@ def _agree_records(gold, prediction, records, allowed) -> bool | None:
     if records[0] and records[1]:
         if records[0].keys() == records[1].keys():
             return all_agree(agree(value, records[1][name], allowed) for name, value in records[0].items())
-        # Other names than the gold answer's: `x_1 = 1, x_2 = 2` beside `x_a = 2, x_b = 1` lists the solutions of one
-        # unknown.
-        is_one_unknown = all(len({name.partition("_")[0] for name in record}) == 1 for record in records)
-        if is_one_unknown:
-            return _agree_unordered(list(records[0].values()), list(records[1].values()), allowed)
         return None
     record, other = (records[0], prediction) if records[0] else (records[1], gold)
     values = list(record.values())
@@ -232,25 +226,19 @@ def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
     # A chain `a < b < c` has no difference of sides.
     if len(gold.items) != 2 or len(prediction.items) != 2:
         return None
-    try:
-        forms = [
-            algebra.canonical_form(Node("add", (relation.items[0], signed("-", relation.items[1]))))
-            for relation in sides
-        ]
-    except UnreadableError:
-        return None
     # y = 2x+1 is y - 2x - 1 = 0, and 2x - y + 1 = 0 is -1 times that.
-    factor = algebra.are_proportional(*forms)
+    differences = [Node("add", (relation.items[0], signed("-", relation.items[1]))) for relation in sides]
+    degrees = list(map(degree, differences))
     # With a denominator or a function in it, an equation may have the same solutions without being a multiple.
-    is_certain = all(form.is_transparent and len(form.bottom) == 1 for form in forms)
+    is_certain = None not in degrees
     if sides[0].signs != sides[1].signs:
         return False if is_certain else None
-    if factor is not None:
+    factor = proportion(*differences)
+    if factor:
         # An inequality may be multiplied by a positive number only.
         return True if sides[0].signs in (("eq",), ("ne",)) else factor > 0
     # x^2 = 1 and x^4 = 1 have the same real solutions: other degrees prove nothing.
-    is_same_degree = algebra.degree(forms[0].top) == algebra.degree(forms[1].top)
-    return False if is_certain and is_same_degree else None
+    return False if factor == 0 and is_certain and degrees[0] == degrees[1] else None
 
 
 def _rising(relation: Relation) -> Relation:
@@ -286,7 +274,7 @@ def agree_values(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bo
     if gold == prediction and "call" not in heads:
         return True
     if holds_matrix(gold) or holds_matrix(prediction):
-        return _agree_matrices(computed(gold), computed(prediction), allowed)
+        return _agree_matrices(_scaled(gold), _scaled(prediction), allowed)
     if "ratio" in heads:
         return _agree_ratios(gold, prediction, allowed)
     if heads == ("text", "text"):
@@ -358,7 +346,24 @@ def _is_infinite(node: Node) -> bool:
     return node.head == "infinity" or (node.head == "multiply" and node.parts[-1].head == "infinity")
 
 
-def _agree_matrices(gold: Node, prediction: Node, allowed) -> bool | None:
+def _scaled(node: Node) -> Node | None:
+    r"""Returns the matrix that a matrix beside numbers is, such as `\frac15 A`; other trees without a matrix unchanged.
+
+    None for sums and products of matrices: math-verify works them out, and `worked_out` calls them work that is left.
+    """
+    if node.head == "matrix" or not holds_matrix(node):
+        return node
+    factors = [part for part in node.children if not holds_matrix(part)]
+    matrices = [_scaled(part) for part in node.children if holds_matrix(part)]
+    if node.head != "multiply" or len(matrices) > 1 or matrices[0] is None:
+        return None
+    rows = matrices[0].parts
+    return Node("matrix", tuple(tuple(Node("multiply", (*factors, entry)) for entry in row) for row in rows))
+
+
+def _agree_matrices(gold: Node | None, prediction: Node | None, allowed) -> bool | None:
+    if gold is None or prediction is None:
+        return None
     if gold.head != prediction.head:
         return False if gold.head in EXPRESSIONS or prediction.head in EXPRESSIONS else None
     if len(gold.parts) != len(prediction.parts) or len(gold.first) != len(prediction.first):
@@ -387,51 +392,31 @@ _SAME = 1e-9
 
 
 def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
-    """True and False are certain (False may also rest on different values at random points); None where it is open."""
-    forms = [algebra.known_form(node) for node in (gold, prediction)]
-    is_same = None
-    if forms[0] is not None and forms[1] is not None:
-        try:
-            is_same = algebra.are_equal(forms[0], forms[1])
-        except UnreadableError:
-            is_same = None
-    names = symbols_of(gold) | symbols_of(prediction)
-    # Equal forms may differ in where they are defined: \ln x^2 and 2\ln x. With variables and a partial function,
-    # points decide.
-    if is_same and not (names and (is_partial(gold) or is_partial(prediction))):
-        return True
-    if not names:
-        return _same_constant(gold, prediction, forms, is_same, allowed)
-    if is_same is False:
-        return False
-    is_same_function = same_function(gold, prediction)
-    return is_same if is_same_function is None else is_same_function
+    """True and False rest on exact values or on values at many points; None where it is open."""
+    if symbols_of(gold) | symbols_of(prediction):
+        return same_function(gold, prediction)
+    values = exact_rational(gold), exact_rational(prediction)
+    is_same = same_function(gold, prediction) if None in values else values[0] == values[1]
+    if is_same or (allowed.tolerance is None and not any(map(_is_decimal, (gold, prediction)))):
+        return is_same
+    sides = [_notated(node) for node in (gold, prediction)]
+    return True if None not in sides and agree_by_precision(*sides, allowed) else is_same
 
 
-def _same_constant(gold, prediction, forms, is_same: bool | None, allowed: Leniency) -> bool | None:
-    # 2^{2004} and 4^{1002} are beyond the algebra, but plain integers.
-    if is_same is None and not (is_explosive(gold) or is_explosive(prediction)):
-        values = exact_rational(gold), exact_rational(prediction)
-        is_same = None if None in values else values[0] == values[1]
-    sides = [_notated(node, form) for node, form in zip((gold, prediction), forms, strict=True)]
-    if sides[0] is None or sides[1] is None:
-        return is_same if is_same is not None else same_function(gold, prediction)
-    is_rounded = allowed.tolerance is not None or any(side.is_decimal for side in sides)
-    if is_rounded and agree_by_precision(sides[0], sides[1], allowed):
-        return True
-    return is_same if is_same is not None else same_function(gold, prediction)
+def _is_decimal(node: Node) -> bool:
+    number = node.first if node.head == "percent" else node
+    return number.head == "number" and number.parts[1] >= 0
 
 
-def _notated(node: Node, form: algebra.Form | None) -> WrittenNumber | None:
+def _notated(node: Node) -> WrittenNumber | None:
     """Returns a real constant with its notation; None for others."""
-    if node.head == "percent" and node.first.head == "number" and node.first.parts[1] >= 0:
+    if node.head == "percent" and _is_decimal(node):
         # 33.33% has the decimals of 0.3333.
         value, places = node.first.parts
         return WrittenNumber(value / 100, True, places=places + 2)
-    rational = algebra.rational_value(form) if form is not None else None
+    rational = rational_value(node)
     if rational is not None:
-        places = node.parts[1] if node.head == "number" else -1
-        return WrittenNumber(rational, places >= 0, places=max(places, 0))
+        return WrittenNumber(rational, _is_decimal(node), places=max(node.parts[1], 0) if node.head == "number" else 0)
     value = constant_value(node)
     # Above 1e15 a float holds no decimals, so no rounding can be seen.
     if value is None or abs(value.imag) > _SAME * abs(value) or abs(value) > 1e15:

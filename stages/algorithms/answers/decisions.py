@@ -4,17 +4,17 @@ Start here: `decide` is the verifier's exact path. The order of the other files 
 1. `extraction` finds the answer in the response; `normalisation` gives it one spelling.
 2. `equivalence` compares the two texts.
 3. `algebraic_verdict` reads both as mathematics. `quantities` removes units, `latex` and `latex_parser` build a tree,
-   and `shapes` says what kind of answer it is. `comparison` compares, with `algebra` and `evaluation`. `worked_out`
-   looks for work that is left. Where the answer is a sentence, `sentences` first picks the answer out of it.
+   and `shapes` says what kind of answer it is. `comparison` compares, by values (`evaluation`). `worked_out` looks for
+   work that is left, in the same tree. Where the answer is a sentence, `sentences` first picks the answer out of it.
 4. math-verify drops the parts of a text that it does not understand. So it only gets texts that the grammar reads from
    end to end, without a word left over, and that cannot explode.
 
 Reading as mathematics is exact and takes less than a millisecond. It gives None for a text that it cannot read or
 decide. It executes nothing, and its time and memory are bounded for any text.
 
-The algebra takes letters for numbers, so products have no order and one sign. The text does not say whether its letters
-are numbers, vectors, matrices or statements. So no rule decides where two answers differ in just that: `u \cdot v` and
-`u \times v`, `A^T A` and `A A^T`.
+The comparison takes letters for numbers, so products have no order and one sign. The text does not say whether its
+letters are numbers, vectors, matrices or statements. So no rule decides where two answers differ in just that:
+`u \cdot v` and `u \times v`, `A^T A` and `A A^T`.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _are_words(gold: Extraction) -> bool:
 
 
 def _holds_words(node: Node) -> bool:
-    """True for words, numerals in a base and unknown functions: the algebra cannot decide about them."""
+    """True for words, numerals in a base and unknown functions: no value decides about them."""
     if node.head in _WORDS or (node.head == "call" and node.first.startswith("unknown")):
         return True
     if node.head == "multiply" and any(part.head == "sequence" for part in node.parts):
@@ -367,7 +367,7 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
     """Compares two phrases, or a phrase and an answer without a letter."""
     sides = [_without_brackets(clean(side)) for side in (gold, prediction)]
     are_words = [_ONLY_WORDS.fullmatch(side) is not None for side in sides]
-    # Letters that are not words (`ab`, `AB`) are for the algebra.
+    # Letters that are not words (`ab`, `AB`) are mathematics.
     if not any(is_words and _is_language(side) for is_words, side in zip(are_words, sides, strict=True)):
         return None
     if all(are_words):

@@ -19,7 +19,7 @@ import re
 from stages.algorithms.answers.normalisation import WrittenNumber, agree_by_precision, clean, compact, read_number
 from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
 
-# A bound for hostile lists; longer ones are left to the algebra, which has its own bound.
+# A bound for hostile lists; longer ones are left to `comparison`, which has its own bound.
 _MAX_ELEMENTS = 50
 # A name, with a subscript or an argument, before one equals sign: `x =`, `a_{n} =`, `f(x) =`.
 _ASSIGNMENT = re.compile(
@@ -154,7 +154,7 @@ def _compare_face_values(gold: WrittenNumber, number: WrittenNumber) -> Decision
     gold_face, face = (side.value * 100 if side.is_percent else side.value for side in (gold, number))
     if gold_face == face:
         # A whole percentage may leave its sign out: MATH's gold answer is 28 where the response says 28%. 0.5% may be
-        # meant by 0.5 or not, so the algebra looks at their size.
+        # meant by 0.5 or not, so `comparison` looks at their size.
         return (Verdict.CORRECT, "percent") if face.denominator == 1 else None
     return None if gold.is_decimal or number.is_decimal else (Verdict.WRONG, "percent")
 
@@ -242,12 +242,12 @@ def _compare_lists(gold: str, prediction: str, allowed: Leniency) -> Decision | 
         return None
     gold_values, values = gold_list[1], listed[1]
     if gold_list[0] == r"\{":
-        # A rounded element may agree with two elements of a set: sets with decimals go to the algebra.
+        # A rounded element may agree with two elements of a set: sets with decimals go to `comparison`.
         if any(number.is_decimal for number in (*gold_values, *values)):
             return None
         same = {number.value for number in gold_values} == {number.value for number in values}
         return _opinion(same, "number_set")
-    # Where order does not count, tuples that differ in this order are for the algebra, which finds the partners.
+    # Where order does not count, tuples that differ in this order are for `comparison`, which finds the partners.
     if len(gold_values) != len(values):
         return (Verdict.WRONG, "tuple_length") if allowed.ordered else None
     # WRONG for one element is enough; no opinion on one element means no opinion on the tuple.

@@ -1,17 +1,17 @@
 r"""Evaluates expressions at points, decides whether two are the same function, and estimates how large numbers may
 grow.
 
-Values are floats, which separate different expressions, or have 50 digits and more, which settle doubts. A number
-without roots and functions has an exact value. Variables and all intermediate values are real, unless the imaginary
-unit occurs in one of the two expressions: the square root of a negative number has no value. Odd roots of negative
-numbers are real, as in school and in `algebra`.
+A number without roots and functions has an exact value. Other values are floats, which separate different expressions,
+or have 50 digits more than the numbers in the texts, which settle doubts. Variables and all intermediate values are
+real, unless the imaginary unit occurs in one of the two expressions: the square root of a negative number has no value.
+Odd roots of negative numbers are real, as in school.
 
-Functions are compared at points of both signs, small and large, in every orthant, and at whole numbers. They are also
-compared on both sides of each zero or turning point of an expression under a root, an absolute value, a logarithm or a
-denominator. The values must be equal at all these points. Where floats leave a doubt, values get 50 digits more than
-the numbers in the texts have. Where one expression is undefined, the other must be undefined too. Single points where
-one of them is undefined do not count: the points hit them only by chance. The points are derived from the texts. So
-equal questions get equal answers, and no text can be tuned to the points.
+Functions are compared at points of both signs, small and large. Those with roots, absolute values, logarithms or the
+like are compared in every orthant, at whole numbers, and on both sides of each zero or turning point of an expression
+under such a sign or a fraction bar. The values must be equal at all these points. Where one expression is undefined,
+the other must be undefined too. Single points where one of them is undefined do not count: the points hit them only by
+chance. The points are derived from the texts. So equal questions get equal answers, and no text can be tuned to the
+points. Two different functions without kinks agree at random points with probability 0 (Schwartz 1980).
 
 The third part estimates how much a computer algebra system would have to write out (`9^{9^9}`, `(999999!)!`,
 `\sum_{k=1}^{10^9} k`). It needs only the tree and floats: towers and giant sums cost microseconds and kill no worker.
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import combinations, product
 from typing import Any
 
 from stages.algorithms.answers.latex import Node, number, substituted
@@ -35,6 +36,8 @@ _MOST_EXACT_BITS = 50_000
 _MOST_BITS_OF_WORK = 1_500_000
 """Bits of all intermediate numbers of one exact value: about 0.1 s."""
 _MAX_FACTORIAL = 5_000
+_LARGEST_EXPONENT = 2**53
+"""Of exponents that are computed; a float holds every whole number up to it."""
 _CONSTANTS = ("e", "i")
 _FUNCTION_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
 _FUNCTION_NAMES |= {name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "log", "exp")}
@@ -50,11 +53,10 @@ class Arithmetic:
     library: Any
     """Has pi, e and the functions under the names of `math`."""
     is_real: bool
-    gamma: Callable[[Any], Any]
 
 
-REAL = Arithmetic(float, math, True, math.gamma)
-COMPLEX = Arithmetic(float, cmath, False, math.gamma)
+REAL = Arithmetic(float, math, True)
+COMPLEX = Arithmetic(float, cmath, False)
 
 
 @lru_cache(maxsize=16)
@@ -69,7 +71,7 @@ def exact(is_real: bool, digits: int) -> Arithmetic:
         value = Fraction(value)
         return context.mpf(value.numerator) / value.denominator
 
-    return Arithmetic(number, context, is_real, context.gamma)
+    return Arithmetic(number, context, is_real)
 
 
 def value_at(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic = COMPLEX) -> Any:
@@ -81,7 +83,7 @@ def value_at(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic = COMP
         # The order of the handlers matters: OverflowError is an ArithmeticError, and means too large, not undefined.
         value = _value(node, point, arithmetic)
         # In floats 1e308 * 10 gives infinity, not an exception.
-        return value if cmath.isfinite(complex(value)) else None
+        return value if arithmetic.library.isfinite(value) else None
     except (OverflowError, KeyError, TypeError):
         return None
     except (ArithmeticError, ValueError):
@@ -95,9 +97,8 @@ def constant_value(node: Node) -> complex | None:
 
 
 def exact_rational(node: Node) -> Fraction | None:
-    """Returns the value of sums, products, whole powers, factorials and binomials of numbers; None for others.
-
-    Large values are None, too. The caller bounds their size (`bits_of`); this function bounds the work.
+    """Returns the value of sums, products, whole powers, factorials, remainders and the like of numbers; None for
+    others, and for large values.
     """
     work = 0
 
@@ -113,8 +114,24 @@ def exact_rational(node: Node) -> Fraction | None:
 
     try:
         return value(node)
-    except (ArithmeticError, KeyError):
+    except (ArithmeticError, KeyError, TypeError):
         return None
+
+
+_OF_RATIONALS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "mod": lambda value, divisor: value % divisor,
+    "max": max,
+    "min": min,
+}
+_OF_INTEGERS: dict[str, Callable[..., int]] = {
+    "factorial": math.factorial,
+    "binom": math.comb,
+    "gcd": math.gcd,
+    "lcm": math.lcm,
+}
 
 
 def _exact_rational(node: Node, value: Callable[[Node], Fraction]) -> Fraction:
@@ -134,13 +151,41 @@ def _exact_rational(node: Node, value: Callable[[Node], Fraction]) -> Fraction:
         if exponent.denominator > 1 or abs(exponent) * bits > _MOST_EXACT_BITS:
             raise OverflowError
         return base**exponent.numerator
-    if head == "call" and parts[0] in ("factorial", "binom"):
-        values = [value(part) for part in parts[1:]]
-        if not all(one.denominator == 1 and 0 <= one <= _MAX_FACTORIAL for one in values):
-            raise OverflowError
-        count = math.factorial if parts[0] == "factorial" else math.comb
-        return Fraction(count(*(one.numerator for one in values)))
-    raise KeyError(head)
+    if head != "call":
+        raise KeyError(head)
+    values = [value(part) for part in parts[1:]]
+    if parts[0] in _OF_RATIONALS:
+        return Fraction(_OF_RATIONALS[parts[0]](*values))
+    function = _OF_INTEGERS[parts[0]]
+    is_count = parts[0] in ("factorial", "binom")
+    if any(one.denominator > 1 or (is_count and not 0 <= one <= _MAX_FACTORIAL) for one in values):
+        raise OverflowError
+    return Fraction(function(*(one.numerator for one in values)))
+
+
+def rational_value(node: Node) -> Fraction | None:
+    r"""Returns the rational number that an expression without variables is, also where roots or functions come out
+    even: 1/5 of `\sqrt{0.04}`. None for others.
+    """
+    value = exact_rational(node)
+    if value is not None or symbols_of(node) or _are_too_long(node):
+        return value
+    digits = _digits_for(node)
+    return _nearest_rational(value_at(node, {}, exact(not is_written_with_i(node), digits)), digits)
+
+
+def _nearest_rational(value: Any, digits: int) -> Fraction | None:
+    """Returns the only fraction with a short denominator that these digits can be."""
+    if value is None or value is UNDEFINED or (_is_complex(value) and value.imag):
+        return None
+    value = value.real if _is_complex(value) else value
+    mantissa, power = value.man_exp
+    if abs(power) > _MOST_EXACT_BITS:
+        return None
+    exact_value = Fraction(int(mantissa)) * Fraction(2) ** power * (-1 if value < 0 else 1)
+    # A third of the digits for the denominator: an irrational number is near such a fraction with probability 1e-10.
+    nearest = exact_value.limit_denominator(10 ** ((digits - _LOST_DIGITS) // 3))
+    return nearest if abs(exact_value - nearest) * 10 ** (digits - _LOST_DIGITS) <= max(abs(nearest), 1) else None
 
 
 def symbols_of(node: Node) -> set[str]:
@@ -164,7 +209,7 @@ def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
     if head == "symbol":
         if parts[0] in _CONSTANTS:
             # `+` makes a number of mpmath's constant, which is else evaluated anew at each use.
-            return 1j if parts[0] == "i" else +arithmetic.library.e
+            return getattr(arithmetic.library, "j", 1j) if parts[0] == "i" else +arithmetic.library.e
         return point[parts[0]]
     if head == "pi":
         return +arithmetic.library.pi
@@ -176,10 +221,10 @@ def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
             product = product * _value(part, point, arithmetic)
         return product
     if head == "power":
-        return _power(parts[0], parts[1], point, arithmetic)
+        return _in_bounds(_power(parts[0], parts[1], point, arithmetic), arithmetic)
     if head == "call":
-        values = [_value(part, point, arithmetic) for part in parts[1:]]
-        return _in_the_field(_call(parts[0], values, arithmetic), arithmetic)
+        values = [_in_bounds(_value(part, point, arithmetic), arithmetic) for part in parts[1:]]
+        return _in_bounds(_call(parts[0], values, arithmetic), arithmetic)
     if head == "percent":
         return _value(parts[0], point, arithmetic) / 100
     if head == "degree":
@@ -193,28 +238,33 @@ def _power(base_node: Node, exponent_node: Node, point: Mapping[str, Any], arith
     base, fraction = _value(base_node, point, arithmetic), rational(exponent_node)
     if fraction is not None and fraction.denominator == 1:
         # A whole exponent stays an integer, so that (-2)^3 is real.
-        return base**fraction.numerator if abs(fraction) < 2**53 else base ** arithmetic.number(fraction)
+        return base**fraction.numerator
     exponent = _value(exponent_node, point, arithmetic) if fraction is None else arithmetic.number(fraction)
+    if abs(exponent) > _LARGEST_EXPONENT:
+        raise OverflowError
     if _is_complex(base) or _is_complex(exponent) or base >= 0:
-        return _in_the_field(base**exponent, arithmetic)
+        return base**exponent
     # Odd roots as in school: \sqrt[3]{-8} is -2, where Python gives a complex number.
     if fraction is not None and fraction.denominator % 2:
         size = (-base) ** exponent
         return -size if fraction.numerator % 2 else size
     # (-2)^n at the whole points, where n is a float such as 3.0.
     if fraction is None and exponent == int(exponent):
-        return base ** int(exponent) if abs(exponent) < 2**53 else None
+        return base ** int(exponent)
     # A negative base with any other exponent: complex, or undefined where all values must be real.
-    return _in_the_field(complex(base) ** exponent if arithmetic.library is cmath else base**exponent, arithmetic)
+    return complex(base) ** exponent if arithmetic.library is cmath else base**exponent
 
 
 def _is_complex(value: Any) -> bool:
     return isinstance(value, complex) or hasattr(value, "_mpc_")
 
 
-def _in_the_field(value: Any, arithmetic: Arithmetic) -> Any:
+def _in_bounds(value: Any, arithmetic: Arithmetic) -> Any:
+    """Returns the value; OverflowError where it is large enough to slow down mpmath, ArithmeticError if not real."""
     if arithmetic.is_real and _is_complex(value):
         raise ArithmeticError("not real")
+    if arithmetic.library not in (math, cmath) and arithmetic.library.mag(value) > _MOST_EXACT_BITS:
+        raise OverflowError
     return value
 
 
@@ -245,7 +295,7 @@ def _call(name: str, values: list[Any], arithmetic: Arithmetic) -> Any:
     if name in ("factorial", "binom"):
         # n! for a variable n: gamma(n + 1), so that \frac{n!}{(n-1)!} equals n at every random point.
         upper, *lower = (value.real if _is_complex(value) and not value.imag else value for value in values)
-        gamma = arithmetic.gamma
+        gamma = getattr(library, "gamma", math.gamma)  # cmath has none
         if not lower:
             return gamma(upper + 1)
         return gamma(upper + 1) / (gamma(lower[0] + 1) * gamma(upper - lower[0] + 1))
@@ -254,7 +304,7 @@ def _call(name: str, values: list[Any], arithmetic: Arithmetic) -> Any:
         return getattr(math if library is cmath else library, name)(values[0])
     if name in ("mod", "max", "min") and not any(map(_is_complex, values)):
         return values[0] % values[1] if name == "mod" else {"max": max, "min": min}[name](values)
-    # gcd, lcm, unknown functions and series: `value_at` returns None for it, no opinion.
+    # gcd, lcm, series and unknown functions: `value_at` returns None for it, no opinion.
     raise KeyError(name)
 
 
@@ -266,7 +316,7 @@ _SPARE_DIGITS = 50
 """Digits beyond those of the numbers in both expressions together: so no term of a sum is too small to be seen."""
 _LOST_DIGITS = 20
 """How many of these digits a computation may lose."""
-# docs/explanation/verifier.md: beyond 4,000 bits an answer is unparsed.
+# docs/explanation/verifier.md: beyond 4,000 bits a formula with functions or roots is unparsed.
 _MOST_BITS = 4_000
 _MOST_DIGITS_IN_DOUBT = 40_000
 """Most digits for all values that floats leave in doubt: a bound for texts made to leave every point in doubt."""
@@ -275,6 +325,10 @@ _FEWEST_POINTS = 3
 # Half of them have sizes of 0.4 to 2.7, half any magnitude from 0.01 to 1,000. Signs go through the orthants. Small
 # values and all signs are needed: |x-3| and x-3 differ only below 3, |x|+|y| and |x+y| only where signs differ.
 _GENERIC_POINTS = 16
+_POINTS_WITHOUT_KINKS = 5
+_POINTS_OF_AN_EQUATION = 8
+_MOST_TERMS_OF_A_CONSTANT = 40
+"""Each is compared with each; a longer sum is work that is left."""
 # For (-1)^n, which is real only at whole numbers: up to 4, 5, 6 and 7.
 _WHOLE_POINTS = 4
 # A bound for texts with a hundred roots.
@@ -291,16 +345,31 @@ _STEPS = 60
 # nearby, a thousandth does not.
 _OFFSETS = (-0.1, -0.001, 0.001, 0.1)
 """Offsets from a turning point, as a share of its size (of 1 for those below 1)."""
-# Tangents and quotients are undefined at single points only, and those do not count.
-_PARTIAL = frozenset(["ln", "log", "lg", "arcsin", "arccos"])
+# Analytic but for single points. Not arctan: that of \tan x has a kink at each pole.
+_SMOOTH = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp"])
+
+
+def _are_too_long(*nodes: Node) -> bool:
+    """True for numbers that are too long to be compared: functions of them, and roots, cost far more than x^{2020}."""
+    return sum(map(bits_of, nodes)) > (_MOST_BITS if any(map(_holds_functions, nodes)) else _MAX_BITS)
+
+
+def _holds_functions(node: Node) -> bool:
+    if node.head == "power":
+        exponent = rational(node.parts[1])
+        return exponent is None or exponent.denominator > 1 or _holds_functions(node.first)
+    return node.head == "call" or any(map(_holds_functions, node.children))
+
+
+def _digits_for(*nodes: Node) -> int:
+    return _SPARE_DIGITS + math.ceil(sum(map(bits_of, nodes)) * math.log10(2))
 
 
 def same_function(gold: Node, prediction: Node) -> bool | None:
     """Returns True, False, or None where too few points have values that can be computed. Constants have one point."""
-    bits = bits_of(gold) + bits_of(prediction)
-    if bits > _MOST_BITS:
+    if _are_too_long(gold, prediction):
         return None
-    digits = _SPARE_DIGITS + math.ceil(bits * math.log10(2))
+    digits = _digits_for(gold, prediction)
     names = sorted(symbols_of(gold) | symbols_of(prediction))
     is_real = not (is_written_with_i(gold) or is_written_with_i(prediction))
     arithmetic = REAL if is_real else COMPLEX
@@ -311,12 +380,13 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
     for point, is_whole in _points(gold, prediction, names, arithmetic, draw):
         values = (value_at(gold, point, arithmetic), value_at(prediction, point, arithmetic))
         # A whole point may be a pole, a single point at which being undefined does not count.
-        if None in values or (is_whole and UNDEFINED in values):
+        if is_whole and UNDEFINED in values:
             continue
-        if UNDEFINED not in values and _are_close(*values):
+        if None not in values and UNDEFINED not in values and _are_close(*values):
             compared.append(point)
         elif values != (UNDEFINED, UNDEFINED):
-            # Floats may differ by rounding alone, and an undefined side may be a root of -1e-17. More digits decide.
+            # Floats may differ by rounding alone, be too small for x^{2020}, or undefined for a root of -1e-17. More
+            # digits decide.
             doubts += 1
             if doubts * digits > _MOST_DIGITS_IN_DOUBT:
                 return None
@@ -331,15 +401,77 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
     return False if False in settled else True if True in settled else None
 
 
-def is_partial(node: Node) -> bool:
-    """True for an expression that may be undefined at more than single points: one with a root or a logarithm."""
-    if node.head == "call" and node.first in _PARTIAL:
-        return True
+def proportion(one: Node, other: Node) -> Fraction | None:
+    """Returns the rational number c where the first expression is c times the second; 0 without one, None if open."""
+    digits, names = _digits_for(one, other), sorted(symbols_of(one) | symbols_of(other))
+    if _are_too_long(one, other) or is_written_with_i(one) or is_written_with_i(other):
+        return None
+    arithmetic = exact(True, digits)
+    draw = random.Random(repr((one, other)))
+    ratios = []
+    for _ in range(_POINTS_OF_AN_EQUATION):
+        point = {name: arithmetic.number(draw.uniform(-3, 3)) for name in names}
+        values = value_at(one, point, arithmetic), value_at(other, point, arithmetic)
+        if None in values:
+            return None
+        # Where one is undefined, such as a root of a negative number, the other must be, too.
+        if values != (UNDEFINED, UNDEFINED):
+            if UNDEFINED in values or not all(values):
+                return None
+            ratios.append(values[0] / values[1])
+    if len(ratios) < _FEWEST_POINTS:
+        return None
+    noise = abs(ratios[0]) * arithmetic.number(Fraction(1, 10 ** (digits - _LOST_DIGITS)))
+    if any(abs(ratio - ratios[0]) > noise for ratio in ratios):
+        return Fraction(0)
+    factor = _nearest_rational(ratios[0], digits)
+    # y = |x-9| and y = 9-x are proportional at small x.
+    is_same = factor is not None and same_function(one, Node("multiply", (number(factor), other)))
+    return factor if is_same else None
+
+
+def degree(node: Node) -> Fraction | None:
+    """Returns the degree of a polynomial as it is written; None for other expressions."""
+    if not symbols_of(node):
+        return Fraction(0)
+    if node.head == "symbol":
+        return Fraction(1)
     if node.head == "power":
+        base, exponent = degree(node.first), rational(node.parts[1])
+        is_whole = exponent is not None and exponent.denominator == 1 and exponent >= 0
+        return base * exponent if base is not None and is_whole else None  # type: ignore[operator]
+    if node.head not in ("add", "multiply"):
+        return None
+    degrees = list(map(degree, node.parts))
+    if None in degrees:
+        return None
+    return max(degrees) if node.head == "add" else sum(degrees, Fraction(0))  # type: ignore[arg-type, type-var]
+
+
+def hold_like_terms(parts: list[list[Node]]) -> bool:
+    """True where constants of two parts differ by a rational factor."""
+    terms = [term for part in parts for term in part]
+    if len(terms) > _MOST_TERMS_OF_A_CONSTANT or _are_too_long(*terms):
+        return len(terms) > _MOST_TERMS_OF_A_CONSTANT
+    digits = _digits_for(*terms)
+    values = [[value_at(term, {}, exact(False, digits)) for term in part] for part in parts]
+    known = [[value for value in part if value not in (None, UNDEFINED, 0)] for part in values]
+    return any(
+        _nearest_rational(one / other, digits) is not None
+        for part, another in combinations(known, 2)
+        for one, other in product(part, another)
+    )
+
+
+def _has_kinks(node: Node) -> bool:
+    """True for an expression that may not be one analytic function: with a root, a logarithm, |x| and the like."""
+    if node.head == "call" and node.first not in _SMOOTH:
+        return True
+    if node.head == "power" and symbols_of(node):
         exponent = rational(node.parts[1])
-        if exponent is None or exponent.denominator % 2 == 0:
+        if exponent is None or exponent.denominator > 1:
             return True
-    return any(map(is_partial, node.children))
+    return any(map(_has_kinks, node.children))
 
 
 def _are_close(first, second) -> bool:
@@ -368,15 +500,18 @@ def _points(
     if not names:
         yield {}, False
         return
+    has_kinks = _has_kinks(gold) or _has_kinks(prediction)
     # Counting up from random signs flips one variable after the other: eight pairs of points cover all orthants of
     # three variables.
     signs = draw.getrandbits(len(names))
     generic = []
-    for index in range(_GENERIC_POINTS):
+    for index in range(_GENERIC_POINTS if has_kinks else _POINTS_WITHOUT_KINKS):
         sizes = [draw.uniform(0.4, 2.7) if index % 2 else 10 ** draw.uniform(-2, 3) for _ in names]
         flips = [-1 if (signs ^ (index >> 1)) >> at & 1 else 1 for at in range(len(names))]
         generic.append({name: size * flip for name, size, flip in zip(names, sizes, flips, strict=True)})
         yield generic[-1], False
+    if not has_kinks:
+        return
     for index in range(_WHOLE_POINTS):
         yield {name: float(draw.randint(1, 4 + index)) for name in names}, True
     parts = list(dict.fromkeys([*_turning_parts(gold), *_turning_parts(prediction)]))[:_TURNING_PARTS]

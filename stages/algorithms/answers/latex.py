@@ -322,6 +322,11 @@ def substituted(node: Node, name: str, value: Node) -> Node:
     return node.map_children(lambda part: substituted(part, name, value))
 
 
+def holds_matrix(node: Node) -> bool:
+    """True where the tree contains a matrix."""
+    return node.head == "matrix" or any(map(holds_matrix, node.children))
+
+
 def signed(sign: str, node: Node) -> Node:
     """Returns `node` after one of the signs `+`, `-`, `pm`, `mp`."""
     if sign == "+":

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from stages.algorithms.answers.algebra import determinant, transposed
 from stages.algorithms.answers.latex import (
     FUNCTIONS,
     NAME_SIGNS,
@@ -245,7 +244,7 @@ class ExpressionReader:
         while True:
             # First: the T of (1,2)^T is not an exponent.
             if node.head in ("sequence", "matrix") and self._takes_transposition():
-                node = transposed(node)
+                node = _transposed(node)
             elif self.tokens.take("symbol", "^"):
                 node = self._raised(node, depth + 1)
                 # x^2^3 has two readings, and LaTeX itself rejects it.
@@ -428,8 +427,20 @@ class ExpressionReader:
         if not rows or len({len(row) for row in rows}) != 1:
             raise UnreadableError("matrix")
         entries = tuple(tuple(row) for row in rows)
-        # A vmatrix is its determinant; bars are read where they are written.
-        return determinant(entries) if environment == "vmatrix" else Node("matrix", entries)
+        matrix = Node("matrix", entries)
+        # A vmatrix is its determinant, which is work as an integral is.
+        return Node("operator", ("det", matrix)) if environment == "vmatrix" else matrix
+
+
+def _transposed(node: Node) -> Node:
+    """Transposes a row or a bracketed list into a column; UnreadableError for larger matrices.
+
+    A problem may ask for the transpose of a larger matrix, so it is not worked out here.
+    """
+    row = node.parts[2] if node.head == "sequence" else node.first
+    if node.head == "matrix" and len(node.parts) > 1:
+        raise UnreadableError("a transposed matrix")
+    return Node("matrix", tuple((entry,) for entry in row))
 
 
 def _are_groups(token: Token) -> bool:
@@ -586,7 +597,7 @@ def _function(reader, name: str, depth: int) -> Node:
         name, exponent = "arc" + name, None
     if base is not None and name != "log":
         raise UnreadableError(f"a subscript of {name}")
-    # \log_2 8 is \ln 8 / \ln 2: one kind of logarithm for the algebra.
+    # \log_2 8 is \ln 8 / \ln 2: one kind of logarithm.
     node = Node("call", (name if base is None else "ln", _function_argument(reader, depth)))
     if base is not None:
         node = Node("multiply", (node, reciprocal(Node("call", ("ln", base)))))

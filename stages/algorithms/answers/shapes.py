@@ -15,9 +15,8 @@ from fractions import Fraction
 from functools import reduce
 from itertools import product
 
-from stages.algorithms.answers import algebra
-from stages.algorithms.answers.evaluation import constant_value, symbols_of
-from stages.algorithms.answers.latex import Node, UnreadableError, is_reciprocal, number, signed, substituted
+from stages.algorithms.answers.evaluation import constant_value, degree, exact_rational, rational_value, symbols_of
+from stages.algorithms.answers.latex import Node, is_reciprocal, number, signed, substituted
 
 _INEQUALITIES = frozenset(["lt", "le", "gt", "ge", "ne"])
 # `\pm 1 \pm \sqrt2` has two; a text with a hundred of them is left unchanged.
@@ -263,7 +262,7 @@ def without_quantity(node: Node) -> Node:
 
 def _is_quantity(node: Node) -> bool:
     if node.head == "operator":
-        return bool(symbols_of(node.parts[-1]))
+        return node.first == "det" or bool(symbols_of(node.parts[-1]))
     # 100m+n, f(1)+f(2), a determinant; one letter is an unknown, except in a step function.
     if len(symbols_of(node)) > 1 or _holds_call(node, ("unknown", "sum over", "prod over", "floor", "ceil")):
         return True
@@ -456,10 +455,7 @@ def _solve_one(left: Node, sign: str, right: Node) -> tuple[str, tuple[Interval,
         return _solve_distance(left.parts[1], sign, right)
     name = unknown_name(left)
     if name is None or endpoint_value(right) is None:
-        try:
-            linear = _linear(left, right)
-        except UnreadableError:
-            return None
+        linear = _linear(left, right)
         if linear is None:
             return None
         name, slope, bound = linear
@@ -475,11 +471,7 @@ def _is_distance(node: Node) -> bool:
 
 def _solve_distance(inner: Node, sign: str, bound: Node) -> tuple[str, tuple[Interval, ...]] | None:
     """Solves `|x - 3| < 2` and the like, for an inside that is linear in one variable and a positive rational bound."""
-    try:
-        linear = _linear(inner, number(0))
-        radius = algebra.rational_value(algebra.canonical_form(bound))
-    except UnreadableError:
-        return None
+    linear, radius = _linear(inner, number(0)), rational_value(bound)
     # |x| < 0 has no solution and |x| > 0 all but one; they are not solved here.
     if linear is None or radius is None or radius <= 0:
         return None
@@ -501,18 +493,22 @@ def _ray(sign: str, bound: Node) -> tuple[Interval, ...]:
     return (Interval(bound, INFINITY, sign == "ge", False),)
 
 
+# A line is known by its values at the first two; the others are none that a polynomial of low degree has as zeros.
+_PLACES = (0, 1, Fraction(-377, 29), Fraction(1009, 13), Fraction(5, 997))
+
+
 def _linear(left: Node, right: Node) -> tuple[str, Fraction, Fraction] | None:
     """Returns name, slope and root of a difference that is linear in one variable with rational coefficients."""
-    difference = algebra.canonical_form(Node("add", (left, signed("-", right))))
-    names = algebra.variables(difference.top)
+    difference = Node("add", (left, signed("-", right)))
+    names = symbols_of(difference)
     # A variable in a denominator may change the direction of the inequality.
-    if len(names) != 1 or algebra.variables(difference.bottom) or len(difference.top) > 2:
+    if len(names) != 1 or degree(difference) is None:
         return None
     [name] = names
-    slope = difference.top.get(((name, Fraction(1)),))
-    if slope is None or not difference.is_transparent:
+    values = [exact_rational(substituted(difference, name, number(place))) for place in _PLACES]
+    if None in values:
         return None
-    rest = [value for monomial, value in difference.top.items() if monomial != ((name, Fraction(1)),)]
-    if rest and () not in difference.top:
+    start, slope = values[0], values[1] - values[0]  # type: ignore[operator]
+    if not slope or any(value != start + slope * place for value, place in zip(values, _PLACES, strict=True)):
         return None
-    return name, slope, -sum(rest, Fraction(0)) / slope
+    return name, slope, -start / slope  # type: ignore[operator]

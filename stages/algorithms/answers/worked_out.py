@@ -18,15 +18,21 @@ An equation or an inequality is still to be solved unless its unknown is alone o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from functools import partial
+from itertools import product
+from math import prod
 
-from stages.algorithms.answers import algebra
-from stages.algorithms.answers.algebra import holds_matrix
-from stages.algorithms.answers.evaluation import is_written_with_i, rational, symbols_of
-from stages.algorithms.answers.latex import Node, is_reciprocal, number
+from stages.algorithms.answers.evaluation import (
+    hold_like_terms,
+    is_written_with_i,
+    rational,
+    rational_value,
+    symbols_of,
+)
+from stages.algorithms.answers.latex import Node, holds_matrix, is_reciprocal, number
 from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, name_of
 
+_MOST_TERMS = 30
 _OPERATIONS = frozenset(["floor", "ceil", "mod", "max", "min", "gcd", "lcm"])
 _COUNTS = frozenset(["factorial", "binom"])
 _LOGARITHMS = frozenset(["ln", "log", "lg"])
@@ -43,7 +49,7 @@ def is_unevaluated(prediction, gold) -> bool:
     golds = [cell for node in _nodes(gold) for cell in _cells(node)]
     if any(map(_holds_letters, golds)):
         is_left = _has_operation
-    elif all(_rational_value(node) is not None for node in golds):
+    elif all(rational_value(node) is not None for node in golds):
         is_left = _is_no_written_number
         # A decimal gold answer may round another constant: \pi may stand beside 3.1416.
         if any(node.head == "number" and node.parts[1] >= 0 for node in golds):
@@ -74,7 +80,9 @@ def _cells(node: Node) -> Iterator[Node]:
 
 
 def _joins_matrices(node: Node) -> bool:
-    """True for a sum or a product of matrices."""
+    """True for a sum or a product of matrices, and for a determinant."""
+    if node.head == "operator" and node.first == "det":
+        return True
     # A product needs two matrices to be work: \frac15 A is a notation.
     if node.head in ("add", "multiply") and sum(map(holds_matrix, node.parts)) > (node.head == "multiply"):
         return True
@@ -183,16 +191,11 @@ def _is_no_written_number(node: Node) -> bool:
     # Several factors must be powers, factorials and binomials, or have one among them: 3 \cdot 9 is work.
     if not all(_is_digits(part) or _is_count(part) for part in parts) or not any(map(_is_count, parts)):
         return True
-    value = _rational_value(node)
+    value = rational_value(node)
     # 2^5 3^2, a factorisation, may have one digit more than 288.
     is_factorised = not bottoms and all(part.head == "power" for part in parts)
     # \frac{7!}{2!2!} has three digits and 1260 four: a notation. \frac{9!}{8!} has two and 9 one: work.
     return value is None or sum(map(_digits, parts)) > _digits(number(value)) + is_factorised
-
-
-def _rational_value(node: Node) -> Fraction | None:
-    form = algebra.known_form(node)
-    return None if form is None else algebra.rational_value(form)
 
 
 def _without_sign(node: Node) -> Node:
@@ -284,7 +287,7 @@ def _length(value: int) -> int:
 def _is_no_written_rounding(node: Node) -> bool:
     """Applies the rule for rational numbers to one; another constant may stand beside a decimal that may round it."""
     # Beside 0.2 a formula with a rational value must be evaluated; \pi beside 3.14 need not be.
-    if _rational_value(node) is None:
+    if rational_value(node) is None:
         return _is_no_written_constant(node, 0, False)
     return _is_no_written_number(node)
 
@@ -333,16 +336,24 @@ def _count_functions(node: Node) -> int:
 
 def _has_like_terms(node: Node) -> bool:
     r"""True for a sum whose terms can be combined: `\sqrt{8} + \sqrt{2}`. Roots of sums are such terms."""
-    forms = [algebra.known_form(part) for part in (node, *node.parts)]
-    if None in forms:
-        return False
-    total, *terms = forms
-    # \sqrt{5+\sqrt{21}} + \sqrt{5-\sqrt{21}} is \sqrt{14}: the algebra does not see it, so two such roots count as
-    # like terms.
+    # \sqrt{5+\sqrt{21}} + \sqrt{5-\sqrt{21}} is \sqrt{14}: two such roots count as like terms.
     if sum(_holds(part, lambda inner: _is_root(inner) and _has_sum(inner)) for part in node.parts) > 1:
         return True
-    # Fewer terms than the parts have together: some were combined.
-    return len(total.top) < sum(len(term.top) for term in terms) and len(total.bottom) == 1
+    return hold_like_terms(list(map(_multiplied_out, node.parts)))
+
+
+def _multiplied_out(node: Node) -> list[Node]:
+    """Returns the terms of a constant: three of `\\sqrt2(1+\\sqrt3)+5`. Longer products stay one term."""
+    if node.head == "add":
+        return [term for part in node.parts for term in _multiplied_out(part)]
+    if node.head == "power" and rational(node.parts[1]) in (2, 3):
+        node = Node("multiply", (node.first,) * int(rational(node.parts[1]) or 1))
+    if node.head != "multiply":
+        return [node]
+    factors = list(map(_multiplied_out, node.parts))
+    if prod(map(len, factors)) > _MOST_TERMS:
+        return [node]
+    return [Node("multiply", factors) for factors in product(*factors)]
 
 
 def _has_like_factors(node: Node) -> bool:
