@@ -34,14 +34,13 @@ from stages.rl_round.asynchronous.journal import Fault, Journal, Stepped, record
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Name, Repacked
-from stages.rl_round.drawing import RoundVerifier, score_samples
+from stages.rl_round.drawing import CustomRewards, RoundVerifier, score_samples
 from stages.rl_round.loop.evaluation import is_over, tell
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.methods import BestFitRepack
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Problem, Rollout
 from stages.rl_round.round import Round, Trained
-from stages.rl_round.values import CustomRewards
 
 # Short compared to a report (`rl.loop.report_seconds`), so ended responses are judged at once.
 POLL_SECONDS = 0.05
