@@ -149,7 +149,6 @@ class GroupDrawing:
     tokenizer: object
     share: DrawingShare
     functions: CustomRewards | None = None
-    """Custom functions of `rl.reward`, if it has any."""
 
     def draw(
         self, draws: Sequence[ProblemDraw], params: RlParams, *seed_path: int | str, group_size: int | None = None

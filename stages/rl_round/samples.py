@@ -95,7 +95,6 @@ class TrainingSamples:
     advantages: Tensor
     """0 until `with_advantages`."""
     penalised: Tensor
-    """True for tokens that received the repetition penalty."""
     sum_squared_probs: Tensor | None = None
     """Sum of the squared probabilities at each token under the proximal weights, if an estimator needs it."""
     entropy: Tensor | None = None
@@ -115,7 +114,6 @@ class TrainingSamples:
     values: Tensor | None = None
     """The critic's value of each token before the step's updates; None without a critic."""
     value_targets: Tensor | None = None
-    """The critic's targets, from `with_advantages`."""
 
     def __len__(self) -> int:
         return len(self.rollouts)
@@ -136,7 +134,6 @@ class TrainingSamples:
         return [TokenSequence(prompt, sample.token_ids, sample.is_written) for prompt, sample in pairs]
 
     def select(self, indices: Sequence[int]) -> TrainingSamples:
-        """Returns the samples at `indices`, in that order."""
         place = torch.tensor(indices, dtype=torch.long)
         chosen = {
             entry.name: [value[index] for index in indices] if isinstance(value, list) else value[place]
@@ -159,7 +156,6 @@ class StepPlan:
     """The updates of a step, with the order and the rank of its training samples; the same on every rank."""
 
     newest_version: int | None
-    """Newest version of the batch."""
     updates: list[PlannedUpdate]
     forward_passes: list[list[list[int]]]
     """For each rank: the samples of each forward pass of trainer and reference before the updates."""

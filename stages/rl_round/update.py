@@ -318,8 +318,6 @@ class Totals:
 
 @dataclass(frozen=True)
 class Selection:
-    """The tokens that give gradient."""
-
     mask: Tensor
     """1 where a token gives gradient, [responses, tokens]."""
     weights: Tensor | None

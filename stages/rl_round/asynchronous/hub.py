@@ -70,7 +70,6 @@ class Hub:
     batches: dict[int, StepBatch]
     """Batches taken, and not yet in a checkpoint."""
     curve: list[dict[str, float]]
-    """One row per step."""
 
     _flushed_at: float = 0.0
     _repacked_at: float = -math.inf
@@ -119,7 +118,6 @@ class Hub:
             self._wait()
 
     def _steps(self) -> Iterator[int]:
-        """Yields each finished step."""
         done = len(self.curve)
         while done < self.this_round.settings.steps and not self._is_over():
             self._order_replicas()
@@ -302,7 +300,6 @@ class Hub:
         }
 
     def _keep_up(self) -> None:
-        """Does the tasks that are due by the clock."""
         now, core = time.monotonic(), self.coordinator
         nodes = {self.fleet.node(replica) for replica in self.fleet.started()}
         self._arrived += [one for one in self.versions.look(nodes) if one.fetched]
@@ -437,7 +434,7 @@ class NodeVersions:
         return self._chain.poll()
 
 
-# Twice the cut of the rates by staleness (OLDEST in losses.py), which cost sums in every micro-batch; bars are
+# Twice the cut of the rates by staleness (OLDEST in update.py), which cost sums in every micro-batch; bars are
 # counted once per step.
 TOP = 8
 """Responses this stale and staler ones share the last bar of the histogram."""

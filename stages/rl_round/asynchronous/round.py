@@ -55,7 +55,6 @@ def run_asynchronous_round(this_round: Round, loop: AsynchronousLoop) -> None:
 
 
 def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: AsynchronousLoop) -> None:
-    """Resumes from the journal, writes the outputs and ends the processes."""
     scratch, sampler, replicas = this_round.scratch, this_round.sampler_params, this_round.sampler_params.replicas
     policy = this_round.paths.policy
     with ExitStack() as stack:

@@ -72,7 +72,6 @@ class RoundTrainer:
             self._save()
 
     def standing(self) -> TrainerProgress:
-        """Returns the number of finished steps."""
         return self._standing
 
     def train(self, step: int, batch: Batch, saves: bool) -> Trained:
