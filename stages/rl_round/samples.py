@@ -395,7 +395,7 @@ def _evaluated(
 def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSamples:
     """Returns the samples with their advantages; for the optimal token baseline they must have trainer statistics, for
     generalised advantages values, and get targets."""
-    advantage, mask = params.advantage, samples.response_mask
+    estimator, mask = params.advantage, samples.response_mask
     outcomes = _outcomes(samples, params)
     penalties, penalties_to_go = _penalties(samples, params)
     samples = replace(samples, penalised=penalties != 0)
@@ -405,24 +405,24 @@ def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSampl
         # Tokens of an environment cost no discount: a long observation does not weaken the turns before.
         returns = discounted_to_go(outcomes[:, None] * last_tokens(mask), mask, params.reward_discount)
     returns = returns + penalties_to_go
-    if isinstance(advantage, Gae):
+    if isinstance(estimator, Gae):
         rewards, penalty = outcomes[:, None] * last_tokens(mask), params.repetition_penalty
         if params.reference_kl.kind == "in_reward":
             log_ratio = (samples.proximal_logprobs - samples.reference_logprobs) * mask
             rewards = rewards - params.reference_kl.coefficient * log_ratio
-        is_one_stream = penalty is None or penalty.discount == advantage.discount
+        is_one_stream = penalty is None or penalty.discount == estimator.discount
         rewards = rewards + penalties if is_one_stream else rewards
-        beyond = generalised_advantages(rewards, samples.values, mask, advantage.discount, advantage.gae_lambda)
+        advantages = generalised_advantages(rewards, samples.values, mask, estimator.discount, estimator.gae_lambda)
         # Lambda is 1 with two streams: each adds its own discounted reward to go, and the value is subtracted once.
-        beyond = beyond if is_one_stream else beyond + penalties_to_go
-        return replace(samples, advantages=beyond, value_targets=beyond + samples.values)
-    if isinstance(advantage, OptimalTokenBaseline):
+        advantages = advantages if is_one_stream else advantages + penalties_to_go
+        return replace(samples, advantages=advantages, value_targets=advantages + samples.values)
+    if isinstance(estimator, OptimalTokenBaseline):
         weights, correction = None, params.rollout_correction
-        if advantage.is_importance_weighted and isinstance(correction, ImportanceWeights):
+        if estimator.is_importance_weighted and isinstance(correction, ImportanceWeights):
             ratios = samples.proximal_logprobs, samples.rollout_logprobs
             weights = importance_weights(*ratios, mask, correction.level, correction.cap)
         proxy = logit_gradient_proxy(samples.proximal_logprobs, samples.sum_squared_probs)
-        baseline = optimal_token_baseline(returns, mask, proxy, samples.group_ids, weights, advantage.lone_tail)
+        baseline = optimal_token_baseline(returns, mask, proxy, samples.group_ids, weights, estimator.lone_tail)
         returns = (returns - baseline) * mask
     return replace(samples, advantages=returns)
 
