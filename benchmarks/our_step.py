@@ -23,13 +23,13 @@ from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import PromptParams, load_section
 from stages.rl_round.drawing import ProblemDraw, draw_groups
-from stages.rl_round.loop.training_step import step_metrics
+from stages.rl_round.loop.training_step import batch_metrics
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.methods import NoDynamicSampling
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Problem
-from stages.rl_round.samples import scatter_batch
-from stages.rl_round.update import prepare_samples, summarise, update_policy
+from stages.rl_round.samples import prepare_samples, scatter_batch
+from stages.rl_round.update import policy_metrics, update_policy
 
 CPU = {"device": "cpu", "dtype": "float32"}
 
@@ -98,13 +98,13 @@ class OurStep:
         groups, plan = scatter_batch(batch, self.params, self.micro_batch_tokens, self.trainer, *seed_path)
         trained = prepare_samples(groups, plan, self.params, self.trainer)
         updates = update_policy(trained, plan, self.params, 1.0, self.trainer)
-        row = summarise(updates)
+        row = policy_metrics(updates, plan, self.params)
         updated = time.perf_counter()
         from_trainer = self.probe.trainer_side(self.trainer)
         self.sampler.load_weights(self.trainer.named_weights(), version + 1)
         gap = self.probe.check(self.sampler, from_trainer)
         synced = time.perf_counter()
-        row |= step_metrics(batch, trained, self.params)
+        row |= batch_metrics(batch, self.params)
         return {
             "responses": len(trained),
             "tokens": row["tokens/sampled"],

@@ -48,7 +48,6 @@ class CustomFunction:
     """A loaded file. Leaving its context, or `close`, ends the workers. UserError when the file is unreadable."""
 
     def __init__(self, params: CustomFunctionParams, limits: VerifierParams, file: Path | None = None) -> None:
-        """Loads the file that `params` names, or `file` instead."""
         self.params, self.limits = params, limits
         self.label = str(file or params.file)
         try:
@@ -89,7 +88,6 @@ class CustomFunction:
         return decided
 
     def close(self) -> None:
-        """Ends the workers."""
         self._pool.close()
 
     def __enter__(self) -> CustomFunction:

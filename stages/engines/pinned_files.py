@@ -20,7 +20,6 @@ from stages.observe.progress import progress, say
 
 BLOCK_BYTES = 1 << 20
 SILENCE_SECONDS = 60
-"""Longest silence of a server."""
 
 
 def pinned_file(url: str, sha256: str, pinned_by: str) -> Path:

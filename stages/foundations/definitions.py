@@ -38,8 +38,6 @@ class Definition:
 
 @dataclass(frozen=True)
 class Case:
-    """A case of `match chosen(section, ...)`."""
-
     section: str
     """Dotted place in the parameter file."""
     params_class: str
@@ -50,8 +48,6 @@ class Case:
 
 @dataclass(frozen=True)
 class Source:
-    """The content of a Python file."""
-
     sha256: str
     """Hash of the whole syntax tree; "" when the file has no statement."""
     definitions: Mapping[str, Definition]
@@ -60,7 +56,6 @@ class Source:
     is_whole: bool
     """True if all definitions count as one: the top level does more than define names, each once."""
     kinds: Mapping[str, str]
-    """The `kind` of each class that has one."""
 
 
 def read_source(path: Path, package: str) -> Source:
@@ -126,7 +121,6 @@ def _bound(statement: ast.stmt) -> list[str]:
 
 
 def _definitions(name: str, statements: Iterable[ast.stmt], package: str) -> dict[str, Definition]:
-    """Returns the definition of a name, and those of the cases of its choices."""
     reader, decorating = _Reader(package, name), _Reader(package, name)
     for statement in statements:
         reader.read(statement)
@@ -249,7 +243,6 @@ def _kinds(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _base(node: ast.ImportFrom, package: str) -> str:
-    """Returns the module that a `from` statement imports from."""
     parents = package.split(".")
     base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
     return ".".join(filter(None, [base, node.module]))

@@ -28,7 +28,6 @@ class LockedStage:
     params: Mapping[str, Any]
     outs: Mapping[str, str]
     sizes: Mapping[str, int]
-    """Bytes of inputs and outputs."""
 
     @property
     def stage(self) -> str:

@@ -90,7 +90,6 @@ class Reach:
     uses: Mapping[Address, frozenset[tuple[str, Address]]]
     """Definition -> the definitions that it uses, by the name it uses."""
     files: Mapping[str, Path]
-    """File of each module that is imported."""
     others: tuple[Path, ...]
     """Files other than Python, in the folders of the definitions."""
 
@@ -341,7 +340,6 @@ def _observes(dotted: str) -> bool:
 
 
 def _value_at(params: Any, name: str) -> Any:
-    """Returns the value of a dotted name; None where there is none."""
     for part in name.split("."):
         params = params.get(part) if isinstance(params, Mapping) else None
     return params

@@ -42,7 +42,6 @@ class Job:
 
     @property
     def seed(self) -> int:
-        """Section `seed`."""
         return self.sections["seed"]
 
     def settings(self) -> dict[str, Any]:

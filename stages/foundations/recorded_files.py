@@ -42,7 +42,6 @@ class FileHashes:
             self._known = {}
 
     def __call__(self, path: Path) -> str:
-        """Returns the MD5 of a file. FileNotFoundError when it does not exist."""
         status = os.stat(path)
         key = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
         if key not in self._known:

@@ -33,7 +33,6 @@ KEEP = ".keep"
 """File that keeps a folder from being empty."""
 
 METRICS = "data/metrics/"
-"""Folder in which stages write all their metrics."""
 
 Definitions = Mapping[str, Mapping[str, Any]]
 """Stage -> its entry under `stages` of dvc.yaml."""

@@ -50,7 +50,6 @@ class TableSchema:
 
     @property
     def names(self) -> list[str]:
-        """Returns the names of the columns, in order."""
         return list(self.columns)
 
 

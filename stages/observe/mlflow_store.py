@@ -70,7 +70,6 @@ class MlflowStore:
         return runs[0] if runs else None
 
     def log(self, run_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Writes points."""
         points = [
             Metric(metric_name(shown_name(name)), value, message["ms"], message["step"])
             for message in messages

@@ -1,41 +1,49 @@
-"""Draws the problems of a round, samples and scores their groups, and fills the batch of a step with groups.
+"""From problems to groups of rewarded responses, and to the batch of a step.
 
-1. A round draws from a slice of the problem table, in an endless random order (problem_order.py).
-2. `prompt_selection` may keep only problems of medium difficulty. The starting policy answers every problem a few
-   times before the first step, sampled as in training. The counts are saved in the scratch folder piece by piece, so a
-   killed run samples at most one piece again.
-3. Dynamic sampling leaves out groups without signal, but keeps finished groups that have one.
-4. Responses are sampled, then scored, then grouped. Each rank samples and scores its share of a batch's groups with a
+1. A round draws from a slice of the problem table, in an endless random order (problem_order.py), or from what
+   `prompt_selection` has kept of it (prompt_selection.py).
+2. Dynamic sampling leaves out groups without signal, but keeps finished groups that have one.
+3. Responses are sampled, then scored, then grouped. Each rank samples and scores its share of a batch's groups with a
    separate engine and verifier.
+4. The reward of a response comes from its verdict and its length, and from custom functions, environments and votes.
 
-Source of 3: DAPO (arXiv 2503.14476), section 3.2. Deviations: 1. Groups beyond the batch are not discarded. They wait
+Source of 2: DAPO (arXiv 2503.14476), section 3.2. Deviations: 1. Groups beyond the batch are not discarded. They wait
 for the next step, with their policy version. 2. The recent share of groups with signal decides the size of a draw. 3.
 After `max_draws` the batch may be smaller; this is no error.
+
+The majority vote of a group needs no gold answer. Source: TTRL (arXiv 2504.16084), section 2.2, and the authors' code.
+Deviations: 1. Two answers are equal if the verifier calls them equivalent, not only if their texts are equal. 2. The
+whole group votes and is trained on. In the paper 64 responses vote, and 32 of them are trained on. 3. A response
+without a marked answer has no vote. In the authors' code the last number of its text votes, or the empty text.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, assert_never
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
-from stages.engines.custom_functions import FunctionValue
-from stages.engines.pieces import are_whole, remove_piece, seal
+from stages.engines.custom_functions import CustomFunction, FunctionValue
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.build import DrawingShare
-from stages.engines.samplers.episodes import environment_verdict, judged_text
-from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, Trajectory, sample_trajectories
-from stages.engines.verifier.verifier import Judgement
+from stages.engines.samplers.episodes import environment_verdict, fields_for_functions, judged_text
+from stages.engines.samplers.protocol import (
+    Sample,
+    Sampler,
+    SamplingSettings,
+    StopReason,
+    Trajectory,
+    sample_trajectories,
+)
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json
 from stages.foundations.seeds import derive_seed
-from stages.observe.progress import progress
 from stages.rl_round.methods import (
     CosineReward,
     DynamicSampling,
@@ -45,148 +53,24 @@ from stages.rl_round.methods import (
     ModelVerifier,
     NoDynamicSampling,
     NoOverlong,
-    PassRateSelection,
     RewardParams,
     RoundVerifierParams,
     SoftOverlong,
     SumReward,
     VerdictReward,
+    environment_rewards,
+    function_rewards,
     takes_values,
 )
 from stages.rl_round.params import RlParams
 from stages.rl_round.problem_order import ProblemCursor, ProblemDraw
 from stages.rl_round.records import Batch, Group, Problem, Rollout, newest_version, pack_groups, unpack_groups
-from stages.rl_round.round import Round
-from stages.rl_round.values import VOTE, CustomRewards, votes
 
 FAILURES_NAMED = 5
 SMALLEST_SIGNAL_FRACTION = 0.25
 """A draw has at most 4 times the number of missing groups, however few groups had signal."""
-
-
-PROBLEMS_AT_ONCE = 128
-"""Problems of a piece; at most this many are sampled again after a kill."""
-PIECE = "pass_counts-{}.json"
-"""File in the scratch folder with the counts of one piece; its first problem's number is in the name."""
-UPPER_ENDS = {"to_25": 0.25, "to_50": 0.5, "to_75": 0.75, "below_100": 1.0}
-
-
-@dataclass(frozen=True)
-class PassCount:
-    """Counts of how one problem's responses were judged."""
-
-    correct: int
-    decided: int
-
-    @property
-    def rate(self) -> float | None:
-        """Returns the share of correct responses among the decided ones; None when none was decided."""
-        return self.correct / self.decided if self.decided else None
-
-
-def count_passes(
-    problems: Sequence[Problem],
-    samples: int,
-    params: RlParams,
-    drawing: GroupDrawing,
-    scratch: Path,
-    *seed_path: int | str,
-) -> list[PassCount]:
-    """Counts passes in `samples` responses per problem from the sampler's current weights, or reads them in `scratch`.
-
-    Collective; rank 0 has the counts.
-    """
-    ranks = drawing.share.ranks
-    counts: list[PassCount] = []
-    starts = range(0, len(problems), PROBLEMS_AT_ONCE)
-    for start in progress(starts, label=f"{seed_path[-1]}: pass rates", unit="pieces"):
-        place = scratch / PIECE.format(start)
-        # Only rank 0 looks at the disk: ranks that decide separately could disagree and then wait forever.
-        if not ranks.broadcast(ranks.rank == 0 and are_whole(place)):
-            piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
-            groups = drawing.draw(piece, params.without_distributions(), *seed_path, "pass_rates", group_size=samples)
-            if ranks.rank == 0:
-                write_json(place, [[count.correct, count.decided] for count in map(_count, groups)])
-                seal(place)
-        if ranks.rank == 0:
-            counts += [PassCount(*pair) for pair in json.loads(place.read_bytes())]
-    return counts
-
-
-def _count(group: Group) -> PassCount:
-    # A failure of the verifier says nothing about how hard a problem is.
-    decided = [rollout for rollout in group.rollouts if rollout.is_decided]
-    return PassCount(sum(rollout.verdict is Verdict.CORRECT for rollout in decided), len(decided))
-
-
-def select_problems(this_round: Round, drawing: GroupDrawing) -> tuple[Round, dict[str, float]]:
-    """Returns the round with the problems that `prompt_selection` keeps, and its metrics; collective.
-
-    Every rank selects, so that all of them stop when too few problems are left.
-    """
-    selection, problems = this_round.settings.prompt_selection, this_round.problems
-    if not isinstance(selection, PassRateSelection):
-        return this_round, {}
-    seed_path = this_round.seed, this_round.name
-    with this_round.run.phase("select"):
-        counts = count_passes(problems, selection.samples, this_round.params, drawing, this_round.scratch, *seed_path)
-    counts = drawing.share.ranks.broadcast(counts)
-    kept = select_by_pass_rate(problems, counts, selection, this_round.params.problems_per_step)
-    metrics = selection_metrics(counts, len(kept))
-    this_round.run.log(metrics, step=0)
-    return replace(this_round, problems=kept), metrics
-
-
-def delete_pass_counts(scratch: Path) -> None:
-    """Removes the files of `count_passes`, once the outputs are written."""
-    for file in scratch.glob(PIECE.format("*")):
-        remove_piece(file)
-
-
-def select_by_pass_rate(
-    problems: Sequence[Problem], counts: Sequence[PassCount], selection: PassRateSelection, wanted: int
-) -> list[Problem]:
-    """Returns the problems with a pass rate in [min, max], in order; UserError when fewer than `wanted` remain."""
-    kept = [
-        problem
-        for problem, count in zip(problems, counts, strict=True)
-        # A problem without decided responses has no rate: nothing is known about it.
-        if count.rate is not None and selection.min <= count.rate <= selection.max
-    ]
-    if len(kept) < wanted:
-        shares = ", ".join(
-            f"{name.removeprefix('selection/pass_rate_')} {value:.2f}"
-            for name, value in selection_metrics(counts, len(kept)).items()
-            if "/pass_rate_" in name
-        )
-        raise UserError(
-            f"prompt_selection keeps {len(kept)} of {len(problems)} problems (pass rate in [{selection.min}, "
-            f"{selection.max}]; {shares}), fewer than rl.problems_per_step {wanted}: widen min and max, use fewer "
-            "problem slices, or prompt_selection.kind all"
-        )
-    return kept
-
-
-def selection_metrics(counts: Sequence[PassCount], kept: int) -> dict[str, float]:
-    """Returns the share of problems kept, the mean pass rate, and the histogram of pass rates in per cent."""
-    rates = [count.rate for count in counts if count.rate is not None]
-    total = max(1, len(counts))
-    metrics = {
-        "selection/problems": len(counts),
-        "selection/kept": kept,
-        "selection/kept_fraction": kept / total,
-        "selection/undecided_fraction": (len(counts) - len(rates)) / total,
-        "selection/pass_rate_mean": sum(rates) / max(1, len(rates)),
-        "selection/pass_rate_0_fraction": sum(rate == 0 for rate in rates) / total,
-        "selection/pass_rate_100_fraction": sum(rate == 1 for rate in rates) / total,
-    }
-    # 0 and 1 have separate bars: problems without a learning signal must not hide among the others.
-    lower = 0.0
-    for name, upper in UPPER_ENDS.items():
-        inside = sum(lower < rate <= upper and rate < 1 for rate in rates)
-        metrics[f"selection/pass_rate_{name}_fraction"] = inside / total
-        lower = upper
-    return metrics
+VOTE = "vote"
+"""Part of the reward that is 1 where a response has the majority's answer, else 0."""
 
 
 @dataclass
@@ -265,7 +149,6 @@ class GroupDrawing:
     tokenizer: object
     share: DrawingShare
     functions: CustomRewards | None = None
-    """Custom functions of `rl.reward`, if it has any."""
 
     def draw(
         self, draws: Sequence[ProblemDraw], params: RlParams, *seed_path: int | str, group_size: int | None = None
@@ -347,6 +230,11 @@ def sampling_settings(params: RlParams) -> SamplingSettings:
     )
 
 
+def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
+    """Returns the group of a draw, from its rollouts in the order of their sample numbers."""
+    return Group(draw.problem.problem_id, draw.problem.prompt, tuple(rollouts), draw.number)
+
+
 def score_samples(
     answers: Sequence[str],
     samples: Sequence[Sample],
@@ -421,14 +309,6 @@ def make_rollout(
     return Rollout(sample, response, verdict, reward, parts, is_custom=bool(values))
 
 
-def rewarded_tokens(sample: Sample, limit: int) -> int:
-    """Returns the length for rewards: the policy's tokens. A response that the limit cut off counts as at the limit.
-
-    The limit is for all tokens, also for those of an environment that found no room.
-    """
-    return limit if sample.episode and sample.is_truncated else sample.policy_tokens
-
-
 def recorded_rollout(
     sample: Sample, response: str, verdict: Verdict, params: RlParams, custom: Mapping[str, Any]
 ) -> Rollout:
@@ -442,6 +322,14 @@ def recorded_rollout(
     if takes_values(params.reward) and not verdict.is_failure:
         raise UserError("the recorded round has no rewards of its custom function: record it again with this version")
     return make_rollout(sample, response, verdict, params)
+
+
+def rewarded_tokens(sample: Sample, limit: int) -> int:
+    """Returns the length for rewards: the policy's tokens. A response that the limit cut off counts as at the limit.
+
+    The limit is for all tokens, also for those of an environment that found no room.
+    """
+    return limit if sample.episode and sample.is_truncated else sample.policy_tokens
 
 
 def outcome_reward(
@@ -496,9 +384,111 @@ def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:
     return rewards.get(verdict, reward.unparsed)
 
 
-def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
-    """Returns the group of a draw, from its rollouts in the order of their sample numbers."""
-    return Group(draw.problem.problem_id, draw.problem.prompt, tuple(rollouts), draw.number)
+def is_punished(rollout: Rollout, params: RlParams) -> bool:
+    """Returns True when length lowered the response's reward below that of its verdict alone."""
+    if not rollout.is_decided:
+        return False
+    if isinstance(params.reward, CosineReward):
+        return rollout.reward == params.reward.exceeded
+    if isinstance(params.overlong, NoOverlong):
+        return False
+    tokens = rewarded_tokens(rollout.sample, params.max_response_tokens)
+    return soft_overlong_punishment(tokens, params.max_response_tokens, params.overlong.buffer_tokens) < 0
+
+
+def votes(
+    samples: Sequence[Sample], responses: Sequence[str], group_size: int, verifier: Verifier
+) -> list[dict[str, FunctionValue]]:
+    """Returns for each response 1 if it has the majority's answer of its group, else 0, as `CustomRewards.ask` does.
+
+    Each `group_size` responses in a row are a group. A response without a marked answer has no vote, and gets 0.
+    A comparison that the verifier cannot decide counts as different.
+    """
+    texts = [judged_text(sample, response) for sample, response in zip(samples, responses, strict=True)]
+    answers = [verifier.answer(text, one.is_truncated) for text, one in zip(texts, samples, strict=True)]
+    groups = [range(start, start + group_size) for start in range(0, len(samples), group_size)]
+    pairs: list[tuple[int, int]] = []
+    for group in groups:
+        # The first response with each answer: equal texts need no verifier.
+        firsts = {answers[index]: index for index in reversed(group) if answers[index] is not None}
+        pairs += itertools.combinations(sorted(firsts.values()), 2)
+    judged = verifier.judge(
+        [(answers[one], texts[other]) for one, other in pairs],
+        truncated=[samples[other].is_truncated for _, other in pairs],
+        require_marker=True,
+    )
+    equal = {
+        (answers[one], answers[other])
+        for (one, other), judgement in zip(pairs, judged, strict=True)
+        if judgement.verdict is Verdict.CORRECT
+    }
+    chosen = [one for group in groups for one in majority([answers[index] for index in group], equal)]
+    return [{"": FunctionValue(float(one))} for one in chosen]
+
+
+def majority(answers: Sequence[str | None], equal: Collection[tuple[str | None, str | None]]) -> list[bool]:
+    """Returns which answers are the majority's. None is no answer; `equal` has pairs of different texts, in order.
+
+    An answer belongs to the first earlier one to which it is equal. Of several largest sets the one counts whose first
+    answer is the earliest.
+    """
+    sets: dict[str, set[int]] = {}
+    for place, answer in enumerate(answers):
+        if answer is not None:
+            first = next((one for one in sets if one == answer or (one, answer) in equal), answer)
+            sets.setdefault(first, set()).add(place)
+    # `max` takes the first of equal ones.
+    largest = max(sets.values(), key=len, default=set())
+    return [place in largest for place in range(len(answers))]
+
+
+class CustomRewards:
+    """The functions that a round's reward names, each in separate worker processes, and the environment's rewards.
+
+    `close` ends the processes.
+    """
+
+    def __init__(self, reward: RewardParams, limits: VerifierParams) -> None:
+        self._environments = environment_rewards(reward)
+        self._functions = {name: CustomFunction(params, limits) for name, params in function_rewards(reward).items()}
+
+    def ask(
+        self,
+        problems: Sequence[Problem],
+        samples: Sequence[Sample],
+        responses: Sequence[str],
+        verdicts: Sequence[Verdict],
+    ) -> list[dict[str, FunctionValue]]:
+        """Returns, for each response, the value of each function and of the environment, by the name of the reward."""
+        rows = [
+            {
+                **problem.row,
+                "problem_id": problem.problem_id,
+                "answer": problem.answer,
+                "response": response,
+                "response_tokens": sample.policy_tokens,
+                "is_truncated": sample.is_truncated,
+                "verdict": verdict.value,
+                **(fields_for_functions(sample.episode) if sample.episode else {}),
+            }
+            for problem, sample, response, verdict in zip(problems, samples, responses, verdicts, strict=True)
+        ]
+        columns = {name: function.ask(rows) for name, function in self._functions.items()}
+        columns |= {name: [_environment_value(sample) for sample in samples] for name in self._environments}
+        return [{name: column[place] for name, column in columns.items()} for place in range(len(rows))]
+
+    def close(self) -> None:
+        for function in self._functions.values():
+            function.close()
+
+
+def _environment_value(sample: Sample) -> FunctionValue:
+    reward = sample.episode.reward if sample.episode else None
+    if reward is None and sample.stop_reason in (StopReason.MAX_TOKENS, StopReason.MAX_TURNS):
+        return FunctionValue(0.0)
+    if reward is None or not math.isfinite(reward):
+        return FunctionValue(fault=f"the environment gave the reward {reward}")
+    return FunctionValue(float(reward))
 
 
 def abort_on_verifier_failures(drawn: Iterable[Group], most_fraction: float, verifier: RoundVerifierParams) -> None:

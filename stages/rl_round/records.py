@@ -23,8 +23,6 @@ from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem, ready to be sampled."""
-
     problem_id: str
     prompt: list[int]
     answer: str

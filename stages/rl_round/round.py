@@ -58,7 +58,6 @@ class Round:
     reference: ReferencePolicy | None = None
     """The policy that `rl.reference_kl` stays close to; None when that is off."""
     teacher: ReferencePolicy | None = None
-    """The policy of `teacher_folder`, loaded."""
     critic: Trainer | None = None
     """A trainer of `rl.advantage.critic`; None when there is none."""
 
@@ -90,8 +89,6 @@ class Round:
 
 @dataclass(frozen=True)
 class TrainerProgress:
-    """The progress of a trainer."""
-
     steps_done: int
     """Steps in its weights, which is their version."""
     last_row: dict[str, float]
@@ -109,7 +106,6 @@ class Trained:
     step: int
     """From 0; the version is one more."""
     row: dict[str, float] = field(default_factory=dict)
-    """Row of the round's curve."""
     train_seconds: float = 0.0
     publish_seconds: float = 0.0
     """Time for which the trainer stood still to publish."""

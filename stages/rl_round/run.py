@@ -226,5 +226,4 @@ def _encoded(rows: list[dict[str, Any]], job: Job, tokenizer, columns: Sequence[
 
 
 def _room(job: Job, params: RlParams) -> float:
-    """Returns the most tokens that a prompt may have."""
     return context_tokens(job.sections["sampler"], job.paths.policy) - params.max_response_tokens

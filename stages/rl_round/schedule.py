@@ -57,7 +57,6 @@ class ScheduledStep:
     draws: int
     signal_fraction: float
     groups: tuple[PlacedGroup, ...]
-    """Groups trained on, in this order."""
     left_out: tuple[PlacedGroup, ...]
     drawn: tuple[int, ...]
     """First rows of the groups drawn in this step, in order; a later step may decide their fate."""
@@ -65,8 +64,6 @@ class ScheduledStep:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A recorded round."""
-
     identity: RoundIdentity
     rollouts_sha256: str
     steps: tuple[ScheduledStep, ...]

@@ -1,8 +1,8 @@
 """Steps on one rank without a loop: their plan, their samples, their micro-batches."""
 
 from stages.engines.policies.packing import groups_by_rank
-from stages.rl_round.samples import make_micro_batches, plan_step, training_samples
-from stages.rl_round.update import prepare_samples
+from stages.rl_round.samples import plan_step, prepare_samples, training_samples
+from stages.rl_round.update import make_micro_batches
 
 
 def plan_of(samples, params, trainer, version=0):

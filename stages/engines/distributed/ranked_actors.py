@@ -26,7 +26,6 @@ class RankedActors:
 
     @property
     def is_busy(self) -> bool:
-        """True while a call is outstanding."""
         return bool(self._calls)
 
     @property
@@ -69,7 +68,6 @@ class RankedActors:
         self._start()
 
     def close(self) -> None:
-        """Ends the processes."""
         import ray
 
         for actor in self._actors:

@@ -18,7 +18,6 @@ class EnvironmentPool:
     """The workers of section `prompt.environment`. Leaving its context, or `close`, ends them."""
 
     def __init__(self, params: EnvironmentParams, function: Callable[..., Any] = answer_turns) -> None:
-        """`function` runs in the workers."""
         self.params = params
         self._settings = params.model_dump(mode="json")
         limits = WorkerLimits(

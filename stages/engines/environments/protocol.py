@@ -17,15 +17,12 @@ class Observation:
 
     text: str
     calls: int = 0
-    """Calls of tools in this turn."""
     failed_calls: int = 0
     """Those that could not be parsed or ended in an error."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """The end of an episode."""
-
     reward: float | None = None
     """None: the reward of the round applies (`rl.reward`)."""
     is_correct: bool | None = None

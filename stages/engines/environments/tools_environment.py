@@ -59,8 +59,6 @@ class CallError(Exception):
 
 
 class Tools:
-    """One episode."""
-
     def __init__(self, params: ToolsEnvironment, seed: int) -> None:
         self._params, self._seed, self._turns = params, seed, 0
         self._schemas = tool_schemas(params)

@@ -31,7 +31,6 @@ class _Episode:
     environment: Environment
     turns: list[str]
     answer: dict[str, Any]
-    """The answer to the last turn."""
     calls: int = 0
     failed_calls: int = 0
 

@@ -34,7 +34,6 @@ from stages.foundations.errors import UserError
 from stages.observe.progress import say
 
 SHORT_TOKENS, LONG_TOKENS = 16, 64
-"""Tokens of the two sequences."""
 BEYOND_TOKENS = 32
 """Tokens by which the long sequence exceeds a sliding window or the original positions, if the config has them."""
 COMPARED_TOKENS = 64
@@ -96,7 +95,6 @@ class Reference:
     logprobs: Tensor
     """Log-probs of both responses, one after the other."""
     spread: float
-    """Standard deviation of the logits."""
 
 
 def reference_of(model: PreTrainedModel, folder: Path, device: torch.device, user: str, most_tokens: int) -> Reference:

@@ -145,7 +145,6 @@ class ReferencePolicy:
         self.take(load_file(folder / REFERENCE).items())
 
     def close(self) -> None:
-        """Frees the model."""
         del self.model
 
 
@@ -156,7 +155,6 @@ class PolicyUnderAdapters:
         self.trainer = trainer
 
     def logprobs(self, micro_batch: ResponseBatch) -> Tensor:
-        """Works like `ReferencePolicy.logprobs`."""
         with self.trainer.model.adapters.off():
             return self.trainer.evaluate(micro_batch).logprobs.cpu()
 

@@ -69,9 +69,7 @@ class ResponseBatch:
     ends: Tensor
     """Start of each sequence in `row_places`, and the end of the last one: [sequences + 1], int32."""
     longest: int
-    """Tokens of the longest sequence."""
     temperature: float = 1.0
-    """Temperature of the statistics."""
     log_threshold: float | None = None
     """Threshold of the statistics' safe vocabulary, after the temperature; None for the whole vocabulary."""
     fields: Mapping[str, Tensor] = field(default_factory=dict)

@@ -86,8 +86,6 @@ _PRIVATE = range(0xE000, 0xF900)
 
 @dataclass(frozen=True)
 class _Controls:
-    """The control tokens of a tokenizer."""
-
     ids: frozenset[int]
     read: frozenset[int]
     """Those of `ids` that a reader of responses looks for; they stay in a response."""

@@ -47,7 +47,6 @@ DTYPES = {
     "torch.uint8": "U8",
     "torch.bool": "BOOL",
 }
-"""Names of the types in safetensors."""
 SPARE_BYTES = 8 << 20
 """Bytes left free beside a version: for manifests, and for Ray's own files in the same place."""
 
@@ -74,8 +73,6 @@ class WeightsFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a version."""
-
     version: int
     chunk_bytes: int
     files: list[WeightsFile]
@@ -93,7 +90,6 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """Reads the result of `to_bytes`."""
         fields = json.loads(content)
         return cls(**fields | {"files": [WeightsFile(**file) for file in fields["files"]]})
 
@@ -220,7 +216,6 @@ class PublishedWeights:
         return WeightsFile(path.name, size, sums.of_chunks)
 
     def _remove_partial(self) -> None:
-        """Removes the remains of a killed writer."""
         for path in self.folder.glob(".*"):
             writer = path.name.split(".")[2] if path.name.count(".") == 3 else ""
             # A living writer may be writing its version, in this process or in another.
@@ -247,7 +242,6 @@ class _Checksums:
         self._chunk_bytes, self._room = chunk_bytes, 0
 
     def add(self, piece: memoryview) -> None:
-        """Adds the next piece."""
         while piece:
             if not self._room:
                 self.of_chunks.append(0)

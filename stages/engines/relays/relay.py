@@ -73,8 +73,6 @@ class Fetched:
 
 @dataclass
 class _Partial:
-    """A version that is being received."""
-
     manifest: Manifest
     folder: Path
     here: set[tuple[int, int]] = field(default_factory=set)
@@ -222,7 +220,6 @@ class _Source:
         return self.chain[0].chunk.remote(self.manifest.version, self.manifest.digest, place)
 
     def _content(self, place: tuple[int, int], answer: Any) -> bytes | None:
-        """Returns the answer if it matches the request."""
         import ray
 
         try:
@@ -287,7 +284,6 @@ BEAT_SECONDS = 1.0
 AGAIN_SECONDS = 0.5
 """Wait after a fetch that failed."""
 START_SECONDS = 300.0
-"""Time for a relay to start, and to restart."""
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,6 @@ class Started:
 
 @dataclass(frozen=True)
 class Reported:
-    """A call has returned."""
-
     replica: int
     report: Report
 
@@ -197,7 +195,6 @@ class Fleet:
         return self._vacate(self._slots[replica], reason, Died)
 
     def close(self) -> None:
-        """Ends all of them."""
         for slot in self._slots:
             if slot.actor is not None:
                 self._ray.kill(slot.actor)
@@ -271,7 +268,6 @@ class Fleet:
         return events
 
     def _take(self, slot: _ReplicaSlot) -> Event:
-        """Returns the event of a finished call."""
         call = slot.calls.popleft()
         try:
             answer = self._ray.get(call.ref)

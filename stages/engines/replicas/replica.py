@@ -44,7 +44,6 @@ class Replica:
         self._settings: SamplingSettings | None = None
         self._decoding: Decoding | None = None
         self._names: set[Name] = set()
-        """Ids of the trajectories in flight."""
         self._clock = _Clock()
 
     def advance(self, orders: Orders) -> Report:
@@ -172,8 +171,6 @@ class Replica:
 
 
 class _Clock:
-    """Times the activities since the last report."""
-
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self._since = time.monotonic()
@@ -254,7 +251,6 @@ class Report:
     """Version of the weights in use; None until a pull whose probe agreed, and after one whose probe did not."""
     ended: dict[Name, Sample] = field(default_factory=dict)
     new_tokens: dict[Name, PartialResponse] = field(default_factory=dict)
-    """Tokens of the trajectories in flight."""
     withdrawn: dict[Name, PartialResponse] = field(default_factory=dict)
     """All tokens of withdrawn trajectories, and of those that it was ordered to start and could not."""
     load: Load = IDLE
@@ -262,7 +258,6 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
     """By activity; they add up to the time since the last report."""
     pulled: int | None = None
-    """Version that this call loaded."""
     pull_failed: str | None = None
     """Why the requested version was not loaded."""
     probe_gap: float | None = None
@@ -273,7 +268,6 @@ class Report:
 
 
 KEY = "probe"
-"""Key in the manifest's metadata."""
 SMALLEST_CHANGE = 1e-6
 """If the trainer's log-probs change by less than this, a sampler without any change is not suspicious."""
 

@@ -32,7 +32,6 @@ STALLED_SECONDS = 30.0
 REPORT_SECONDS = 0.25
 """Longest time until a replica reports: the end of a response is noticed up to this much later."""
 POLL_SECONDS = 1.0
-"""Longest wait for one event."""
 KEPT_VERSIONS = 2
 """Versions kept: the newest, and the one before for replicas that still read it."""
 PACKAGES = ("torch", "transformers", "safetensors", "pydantic")
@@ -79,7 +78,6 @@ class ReplicatedSampler:
         call = next(self._calls)
         waiting = deque(equal_prompts(trajectories, range(len(trajectories))))
         open_names: dict[Name, int] = {}
-        """The replica of each trajectory in flight."""
         # With few trajectories no replica takes more than its share, and the last ones end together.
         most = min(self.params.max_sequences, -(-len(trajectories) // self.params.replicas.count))
         try:

@@ -129,7 +129,6 @@ class Decoder:
         return self.norm(states)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Returns float32 logits of hidden states."""
         return F.linear(hidden, self.head).float()
 
     def _layer(self, number: int, layer: _Layer, states: Tensor, attention: Attention) -> Tensor:
@@ -236,7 +235,6 @@ class Layout:
         self.places = first_group.repeat_interleave(counts) * self.width + rank
         """Places of the responses, ordered by prompt."""
         self.prompts = torch.arange(len(counts), device=counts.device).repeat_interleave(groups_of_prompt)
-        """The prompt of each group."""
 
 
 class KeyValueCache:
@@ -359,7 +357,6 @@ class KeyValueCache:
         return joined
 
     def __len__(self) -> int:
-        """Returns the number of open responses."""
         return len(self.places)
 
     @property
@@ -488,7 +485,6 @@ def _take(source: Tensor, rows: Tensor, target: Tensor) -> None:
 
 
 def _mask(is_masked: Tensor) -> Tensor:
-    """Returns -inf where `is_masked` is True, and 0 elsewhere."""
     return torch.zeros(is_masked.shape, device=is_masked.device).masked_fill_(is_masked, -torch.inf)
 
 

@@ -89,5 +89,4 @@ def episode_to_json(episode: Episode | None) -> dict[str, Any] | None:
 
 
 def episode_from_json(stored: Mapping[str, Any] | None) -> Episode | None:
-    """Returns the inverse of `episode_to_json`."""
     return None if stored is None else Episode(**{**stored, "observed": tuple(map(tuple, stored["observed"]))})

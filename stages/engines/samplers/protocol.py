@@ -24,8 +24,6 @@ if TYPE_CHECKING:  # the hub of the asynchronous loop uses samplers, and has no 
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How responses are sampled."""
-
     temperature: float
     """0 takes the most probable token (greedy)."""
     top_p: float
@@ -44,8 +42,6 @@ class SamplingSettings:
 
 
 class StopReason(StrEnum):
-    """Why a response ended."""
-
     END_OF_SEQUENCE = "end_of_sequence"
     """The policy sampled its end-of-sequence token, which is the last of `token_ids`."""
     STOP_STRING = "stop_string"
@@ -82,15 +78,12 @@ class Episode:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sampled response."""
-
     token_ids: list[int]
     """The response's tokens, the end-of-sequence token included when it was sampled."""
     logprobs: list[float]
     """Log-probability of each token under the distribution from which it was sampled; 0 for observed tokens."""
     stop_reason: StopReason
     policy_version: int
-    """Version of the weights that sampled it."""
     episode: Episode | None = None
     """None for a response of one turn, without an environment."""
 
@@ -131,8 +124,6 @@ class FullSample(Sample):
 
 @dataclass(frozen=True)
 class Load:
-    """The load of a decoding."""
-
     running: int
     """Sequences that the next step decodes."""
     waiting: int

@@ -18,7 +18,6 @@ from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.protocol import StopReason
 
 CHARACTER_BYTES = 4
-"""Bytes of the longest character in UTF-8."""
 SILENT_TOKENS = 8
 """Tokens without text, such as special ones, that may be inside a stop string."""
 

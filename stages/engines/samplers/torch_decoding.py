@@ -121,7 +121,6 @@ class TorchDecoding:
         return self.decoder.logits(self.decoder.hidden(self.newest, self._attend))
 
     def _attend(self, layer: int, heads: Tensor) -> Tensor:
-        """Implements `Attention`."""
         if len(self.caches) == 1:
             return self.caches[0].attend(layer, heads)
         parts = heads.split([len(cache) for cache in self.caches])
@@ -158,7 +157,6 @@ class TorchDecoding:
         return torch.tensor(ended, device=self.places.device)
 
     def _keep(self, rows: Tensor) -> None:
-        """Keeps only these rows."""
         ends = torch.tensor([len(cache) for cache in self.caches]).cumsum(0).tolist()
         kept, start = [], 0
         for cache, end in zip(self.caches, ends, strict=True):
@@ -187,7 +185,6 @@ class TorchDecoding:
         return samples
 
     def _tokens(self, places: Tensor, counts: Tensor) -> list[PartialResponse]:
-        """Returns all tokens of the responses at these places."""
         longest = int(counts.max()) if len(counts) else 0
         logprobs = self.logprobs[places, :longest]
         if not logprobs.isfinite().all():
@@ -201,7 +198,6 @@ class TorchDecoding:
         self.free.append(place)
 
     def _next_ones(self) -> list[tuple[Hashable, Trajectory]]:
-        """Returns the waiting trajectories that enter now."""
         room = min(len(self.free), len(self.waiting))
         # When no sequence is running, waiting ones always enter: otherwise the decoding would never continue.
         if len(self.places) and room < min(len(self.waiting), self.refill_places):

@@ -170,7 +170,6 @@ class TorchSampler:
             self.past.restore(kept)
 
     def close(self) -> None:
-        """Frees the model."""
         del self.model, self.weights, self.past
 
 

@@ -81,7 +81,6 @@ LARGEST_KEPT_VOCABULARY = 4096
 """vLLM passes log-probs as lists of Python numbers, with over 100 bytes for each token of the vocabulary. A vocabulary
 of 10,000 takes 1 MB per sampled token."""
 USUAL_MAX_LOGPROBS = 20
-"""vLLM's default."""
 SET_BY_VLLM = {"LOCAL_WORLD_SIZE": "1", "LD_PRELOAD": ""}
 """Variables that vLLM sets on a CPU for its processes, with their values when unset. They are restored: with two ranks
 per engine, the verifier of this process would otherwise start half of its workers."""
@@ -333,7 +332,6 @@ class VllmSampler:
         _free_memory()
 
     def _answer(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[RequestOutput]:
-        """Returns the answer to each request."""
         engine, ids = self._llm.llm_engine, list[str]()
         answers: dict[str, RequestOutput] = {}
         try:
@@ -389,8 +387,6 @@ def _process_group_kept() -> Iterator[None]:
 
 @dataclass
 class _Request:
-    """A trajectory in the engine."""
-
     name: Hashable
     trajectory: Trajectory
     output: CompletionOutput | None = None

@@ -281,7 +281,6 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             state["step"].zero_()
 
     def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the model's buffers."""
         parameters = {name for name, _ in self.model.module.named_parameters()}
         return ((name, buffer) for name, buffer in self.model.named_weights() if name not in parameters)
 

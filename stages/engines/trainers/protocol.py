@@ -24,8 +24,6 @@ Diagnostics = dict[str, float]
 
 
 class MicroBatch(Protocol):
-    """The input of one forward pass."""
-
     @property
     def is_empty(self) -> bool:
         """Returns True when it has nothing to learn: it only keeps a rank in step with others that have more."""

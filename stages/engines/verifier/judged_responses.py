@@ -47,8 +47,6 @@ class Drawing:
 
 @dataclass(frozen=True)
 class JudgedResponse:
-    """A response and its judgement."""
-
     text: str
     tokens: int
     is_truncated: bool

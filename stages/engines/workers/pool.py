@@ -61,7 +61,6 @@ class WorkerLimits:
     """Limits of one worker, and of one request to it."""
 
     memory_mib: int
-    """Address space of the process."""
     computing_seconds: float = math.inf
     """Processor seconds that a request may take; the worker's start does not count."""
     is_trusted: bool = False
@@ -72,8 +71,6 @@ class WorkerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a request."""
-
     value: Any = None
     """The function's return value, as JSON represents it: a tuple is a list."""
     failure: str = ""
@@ -196,7 +193,6 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
         self._answered = 0
-        """Requests that the process has answered."""
         self._is_retired = False
         self._lock = threading.Lock()
         """Prevents a process from starting after `shut_down` has looked for one."""
@@ -263,7 +259,6 @@ class _Worker:
                 self._process.kill()
 
     def kill(self) -> None:
-        """Kills the process and forgets it."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
@@ -391,12 +386,9 @@ class _Lost(Exception):
 
 
 class _Clock:
-    """The remaining processor and wall time of a request."""
-
     def __init__(self, pid: int, computing_seconds: float = math.inf, patience: float | None = None) -> None:
         self._pid, self._computing_seconds = pid, computing_seconds
         self.patience = PATIENCE * computing_seconds if patience is None else patience
-        """Seconds of wall clock."""
         self._computed = self._computing()
         self._until = time.monotonic() + self.patience
 

@@ -39,13 +39,11 @@ from stages.rl_round.round import Round
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The batch of a step."""
-
     step: int
     """From 0."""
     batch: Batch
     numbers: tuple[int, ...]
-    """Weights that generated the groups."""
+    """Numbers of the groups."""
     ages_seconds: tuple[float, ...] = ()
     """Seconds since each group was complete; without those restored from a journal."""
 
@@ -60,7 +58,6 @@ class Coordinator:
     """The complete state of the hub's side of a round."""
 
     def __init__(self, this_round: Round, loop: AsynchronousLoop, write: Callable[[Record], None]) -> None:
-        """Takes `write`, which appends a record to the journal."""
         params, sampler, replicas = this_round.params, this_round.sampler_params, this_round.sampler_params.replicas
         self.params, self.loop, self.steps = params, loop, this_round.settings.steps
         self._round, self._write, self._seed_parts = this_round, write, (this_round.seed, this_round.name)
@@ -149,7 +146,6 @@ class Coordinator:
             self._write(Finished(number, member, rollout.sample, rollout.response, rollout.verdict, rollout.custom))
 
     def judged(self, judged: Mapping[Name, Rollout], now: float) -> None:
-        """Counts the verdicts."""
         for name, rollout in judged.items():
             # A second result may have been judged meanwhile, or the group dropped.
             self._judging.discard(name)
@@ -346,12 +342,9 @@ class Coordinator:
 
 @dataclass
 class OutstandingGroup:
-    """An issued group and its results."""
-
     draw: ProblemDraw
     size: InitVar[int]
     open: set[int] = field(init=False)
-    """Members that it still waits for."""
     rollouts: dict[int, Rollout] = field(default_factory=dict)
     completed_at: float | None = None
     """None while a member is open, and for a group of an earlier attempt: its journal has no times."""

@@ -34,14 +34,13 @@ from stages.rl_round.asynchronous.journal import Fault, Journal, Stepped, record
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Name, Repacked
-from stages.rl_round.drawing import RoundVerifier, score_samples
+from stages.rl_round.drawing import CustomRewards, RoundVerifier, score_samples
 from stages.rl_round.loop.evaluation import is_over, tell
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.methods import BestFitRepack
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Problem, Rollout
 from stages.rl_round.round import Round, Trained
-from stages.rl_round.values import CustomRewards
 
 # Short compared to a report (`rl.loop.report_seconds`), so ended responses are judged at once.
 POLL_SECONDS = 0.05
@@ -71,7 +70,6 @@ class Hub:
     batches: dict[int, StepBatch]
     """Batches taken, and not yet in a checkpoint."""
     curve: list[dict[str, float]]
-    """One row per step."""
 
     _flushed_at: float = 0.0
     _repacked_at: float = -math.inf
@@ -120,7 +118,6 @@ class Hub:
             self._wait()
 
     def _steps(self) -> Iterator[int]:
-        """Yields each finished step."""
         done = len(self.curve)
         while done < self.this_round.settings.steps and not self._is_over():
             self._order_replicas()
@@ -303,7 +300,6 @@ class Hub:
         }
 
     def _keep_up(self) -> None:
-        """Does the tasks that are due by the clock."""
         now, core = time.monotonic(), self.coordinator
         nodes = {self.fleet.node(replica) for replica in self.fleet.started()}
         self._arrived += [one for one in self.versions.look(nodes) if one.fetched]
@@ -438,7 +434,7 @@ class NodeVersions:
         return self._chain.poll()
 
 
-# Twice the cut of the rates by staleness (OLDEST in losses.py), which cost sums in every micro-batch; bars are
+# Twice the cut of the rates by staleness (OLDEST in update.py), which cost sums in every micro-batch; bars are
 # counted once per step.
 TOP = 8
 """Responses this stale and staler ones share the last bar of the histogram."""

@@ -138,7 +138,6 @@ class Journal:
         self.close()
 
     def _payloads(self) -> Iterator[bytes]:
-        """Yields the payloads of the whole frames at the beginning."""
         if not os.fstat(self._file).st_size:  # an empty file cannot be mapped
             return
         end = 0
@@ -231,7 +230,6 @@ class Finished:
     response: str
     verdict: Verdict
     custom: Mapping[str, Any] = field(default_factory=dict)
-    """`Rollout.custom`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +267,6 @@ class Stepped:
     step: int
     """From 1."""
     row: dict[str, float]
-    """Row of the round's curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +276,6 @@ class Fault:
     what: str
     """For instance `replica_died`."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Any JSON values."""
 
 
 Record = Issued | Partial | Finished | Failed | LeftOut | Trained | Stepped | Fault
@@ -343,7 +339,6 @@ def pack_floats(values: Sequence[float]) -> str | list[float]:
 
 
 def unpack_floats(stored: str | Sequence[float]) -> list[float]:
-    """Returns the inverse of `pack_floats`."""
     if not isinstance(stored, str):
         return list(stored)
     single = array("f", base64.b64decode(stored, validate=True))

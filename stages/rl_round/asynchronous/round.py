@@ -27,12 +27,12 @@ from stages.rl_round.asynchronous.hub import Hub, Judge, NodeVersions, round_tot
 from stages.rl_round.asynchronous.journal import Journal, Stepped, record_from_json, record_to_json
 from stages.rl_round.asynchronous.timeline import Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
-from stages.rl_round.drawing import GroupDrawing, delete_pass_counts, select_problems
+from stages.rl_round.drawing import CustomRewards, GroupDrawing
 from stages.rl_round.loop.evaluation import sum_up
 from stages.rl_round.loop.round_log import RolloutLog, write_outputs
 from stages.rl_round.methods import AsynchronousLoop, PassRateSelection
+from stages.rl_round.prompt_selection import delete_pass_counts, select_problems
 from stages.rl_round.round import Round
-from stages.rl_round.values import CustomRewards
 
 TIMELINE = "timeline.json"
 
@@ -55,7 +55,6 @@ def run_asynchronous_round(this_round: Round, loop: AsynchronousLoop) -> None:
 
 
 def _run_from(journal: Journal, log: RolloutLog, this_round: Round, loop: AsynchronousLoop) -> None:
-    """Resumes from the journal, writes the outputs and ends the processes."""
     scratch, sampler, replicas = this_round.scratch, this_round.sampler_params, this_round.sampler_params.replicas
     policy = this_round.paths.policy
     with ExitStack() as stack:

@@ -27,7 +27,6 @@ BUSY = frozenset(["train", "decode", "prefill", "judge"])
 """Activities that advance the round; every other name is a reason to be idle: the trainer's `no_groups`, `publish`,
 `evaluate`, `checkpoint`, `start`, a replica's `no_prompts`, `tools`, `pull`, `start`, `dead`."""
 FAULT, PUBLISHED, MOVED, BATCH_TAKEN, RESUMED = "fault", "publish", "repack move", "batch taken", "resumed"
-"""Names of instants."""
 ON_DEVICES = ("trainer", "replica")
 """Kinds of processes that hold a device, one each: `bubble` and the curve's idle shares cover these."""
 AWAY_SECONDS = 1.0
@@ -317,7 +316,6 @@ def _holds_device(process: str) -> bool:
 
 
 def _order(process: str) -> tuple[int, int, str]:
-    """Orders hub, trainer, replicas by number, relays."""
     kind, _, number = process.partition("/")
     known = ("hub", "trainer", "replica", "relay")
     return known.index(kind) if kind in known else len(known), int(number) if number.isdecimal() else 0, process

@@ -27,8 +27,9 @@ from stages.engines.trainers.training_loop import keep_best, save_kept
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.files import write_json
 from stages.rl_round.drawing import GroupDrawing
+from stages.rl_round.learners import load_training, save_training, with_trainer
 from stages.rl_round.loop.evaluation import evaluate, is_due, kept_step
-from stages.rl_round.loop.training_step import load_training, save_training, train_step, with_trainer
+from stages.rl_round.loop.training_step import train_step
 from stages.rl_round.loop.weight_sync import PROBE_TOKENS, trainer_logprobs
 from stages.rl_round.methods import AsynchronousLoop
 from stages.rl_round.records import Batch
@@ -71,7 +72,6 @@ class RoundTrainer:
             self._save()
 
     def standing(self) -> TrainerProgress:
-        """Returns the number of finished steps."""
         return self._standing
 
     def train(self, step: int, batch: Batch, saves: bool) -> Trained:

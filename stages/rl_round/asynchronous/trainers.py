@@ -82,7 +82,6 @@ class Trainers:
         arguments = this_round.for_trainer(), weights
         self._actors = RankedActors(TrainerActor, arguments, ranks, this_round.trainer_params.threads, gpus)
         self.steps_done = 0
-        """Number of steps in its weights."""
         # It repeats the steps after its checkpoint at once: older weights cannot generate new groups.
         self._steps_known, self._target = steps_known, steps_known - 1
         self.evaluations: Sequence[dict[str, float]] = ()
@@ -95,9 +94,7 @@ class Trainers:
         self._deaths_in_a_row = 0
         self._is_starting = True
         self._folder: Path | None = None
-        """Where the policy is to be written."""
         self.has_saved = False
-        """True once the policy is written."""
         self.is_up = False
         """True once it has reported its step."""
         self.restarts = 0
@@ -105,7 +102,6 @@ class Trainers:
 
     @property
     def calls(self) -> list[Any]:
-        """Returns the calls to wait for."""
         return self._actors.calls
 
     @property
@@ -191,7 +187,6 @@ class Trainers:
         return max(LEAST_STALL_SECONDS, USUAL_STEPS * statistics.median(usual))
 
     def _slowest_evaluation(self) -> float:
-        """Returns the seconds that an evaluation takes at most."""
         params, settings = self._round.params, self._round.params.evaluation
         batches = math.ceil(settings.problems * settings.samples / self._round.sampler_params.max_sequences)
         return SLOWEST_TOKEN_SECONDS * batches * params.max_response_tokens

@@ -30,8 +30,6 @@ MOST_DEATHS = 3
 
 @dataclass
 class InFlightTrajectory:
-    """A trajectory that has not ended."""
-
     trajectory: Trajectory
     """As it was first issued."""
     version: int | None
@@ -42,7 +40,6 @@ class InFlightTrajectory:
     """Destination that repack chose."""
     deaths: int = 0
     token_ids: list[int] = field(default_factory=list)
-    """All reported tokens."""
     logprobs: list[float] = field(default_factory=list)
     written: int = 0
     """Number of tokens in the journal."""
@@ -274,7 +271,6 @@ class TrajectoryPool:
         return any(flight.destination == replica for flights in held for flight in flights.values())
 
     def _begin_waiting(self, replica: ReplicaId, newest: int) -> dict[Name, InFlightTrajectory]:
-        """Returns the waiting trajectories that this replica can continue."""
         version = self._replicas[replica].version
         if version is None:
             return {}

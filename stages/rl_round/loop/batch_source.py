@@ -111,7 +111,6 @@ class SampledBatches(BatchSource):
         return groups
 
     def leftover(self) -> list[Group]:
-        """Returns the surplus groups that still wait."""
         return self.state.carried
 
     def save(self, folder: Path) -> None:

@@ -12,16 +12,16 @@ from stages.engines.trainers.protocol import replace_folder_together
 from stages.engines.trainers.training_loop import save_kept
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import chosen
-from stages.rl_round.drawing import GroupDrawing, RoundVerifier, delete_pass_counts, select_problems
+from stages.rl_round.drawing import CustomRewards, GroupDrawing, RoundVerifier
+from stages.rl_round.learners import with_trainer
 from stages.rl_round.loop.batch_source import BatchSource, SampledBatches
 from stages.rl_round.loop.evaluation import evaluate_if_due, sum_up
 from stages.rl_round.loop.round_log import RolloutLog, write_outputs
 from stages.rl_round.loop.synchronous import run_synchronous_round
-from stages.rl_round.loop.training_step import with_trainer
 from stages.rl_round.loop.weight_sync import RoundState, SamplerSync, WeightSync
 from stages.rl_round.methods import ModelVerifier, ReplayLoop, SynchronousLoop
+from stages.rl_round.prompt_selection import delete_pass_counts, select_problems
 from stages.rl_round.round import Round
-from stages.rl_round.values import CustomRewards
 
 
 def run_in_process(this_round: Round) -> None:

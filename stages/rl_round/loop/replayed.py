@@ -32,7 +32,6 @@ class ReplayedBatches(BatchSource):
     """The source on rank 0: batches of the recorded round."""
 
     def __init__(self, this_round: Round, schedule: Schedule, rollouts: pandas.DataFrame) -> None:
-        """Takes the schedule, and `rollouts`, the table that the schedule refers to."""
         self._params, self._schedule, self._rollouts = this_round.params, schedule, rollouts
         self._prompts = {problem.problem_id: problem.prompt for problem in this_round.problems}
         used = [group for step in schedule.steps for group in (*step.groups, *step.left_out)]

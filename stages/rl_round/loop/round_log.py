@@ -40,7 +40,6 @@ class RolloutLog:
         self._round = this_round
         self._signal = SignalWatch()
         self._hashes: dict[str, str] = {}
-        """Hash of each file, by name."""
 
     def resume(self, step: int) -> None:
         """Removes the records of the steps after `step`, which run again.
@@ -116,7 +115,6 @@ class RolloutLog:
 
 
 def _names(step: int) -> tuple[str, str]:
-    """Returns the names of a step's files: rollouts and fates."""
     return f"{step:09d}{TABLE}", f"{step:09d}{FATES}"
 
 

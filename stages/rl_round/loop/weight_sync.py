@@ -20,9 +20,9 @@ from stages.engines.trainers.training_loop import keep_best
 from stages.foundations.files import write_json
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import say
+from stages.rl_round.learners import load_training, save_training
 from stages.rl_round.loop.batch_source import BatchSource
 from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.loop.training_step import load_training, save_training
 from stages.rl_round.params import WeightSyncCheckParams
 from stages.rl_round.round import Round
 

@@ -19,12 +19,11 @@ from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 from stages.foundations.stage_graph import read_definitions, stages_of
-from stages.rl_round.losses import policy_loss
 from stages.rl_round.params import DistillationParams
 from stages.rl_round.records import Group
 from stages.rl_round.round import Round
-from stages.rl_round.samples import training_samples
-from stages.rl_round.update import prepare_samples
+from stages.rl_round.samples import prepare_samples, training_samples
+from stages.rl_round.update import policy_loss
 from tests.fakes.rounds import (
     NONE,
     assert_replayed,

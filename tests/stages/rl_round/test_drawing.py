@@ -19,17 +19,12 @@ from stages.foundations.errors import UserError
 from stages.foundations.tables import ROLLOUT, read_table
 from stages.rl_round.drawing import (
     DrawState,
-    PassCount,
-    count_passes,
-    delete_pass_counts,
     draw_batch,
     draw_groups,
     draw_size,
     make_group,
     sampling_settings,
     score_samples,
-    select_by_pass_rate,
-    selection_metrics,
     trajectories_of,
 )
 from stages.rl_round.methods import (
@@ -41,6 +36,13 @@ from stages.rl_round.methods import (
     ProblemSlice,
 )
 from stages.rl_round.problem_order import ProblemCursor, ProblemDraw, problems_at, slice_problems
+from stages.rl_round.prompt_selection import (
+    PassCount,
+    count_passes,
+    delete_pass_counts,
+    select_by_pass_rate,
+    selection_metrics,
+)
 from stages.rl_round.records import Group, Problem, pack_groups, unpack_groups
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.rounds import group, rollout, settings
@@ -262,7 +264,7 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
         return [group("cwt", problem.problem_id) for problem in problems]
 
     drawing = SimpleNamespace(draw=draw_groups, share=DrawingShare(OneRank()))
-    monkeypatch.setattr("stages.rl_round.drawing.PROBLEMS_AT_ONCE", 4)
+    monkeypatch.setattr("stages.rl_round.prompt_selection.PROBLEMS_AT_ONCE", 4)
 
     def count():
         return count_passes(PROBLEMS, 3, settings(), drawing, tmp_path, 0, "rl_1")

@@ -27,13 +27,11 @@ from stages.foundations.tables import RESPONSE, ROLLOUT, read_table, write_table
 from stages.observe.tracking import Run
 from stages.respond.run import response_metrics
 from stages.rl_round.contradictions import round_contradictions
-from stages.rl_round.drawing import abort_on_verifier_failures, make_rollout, score_samples
+from stages.rl_round.drawing import CustomRewards, abort_on_verifier_failures, make_rollout, score_samples
 from stages.rl_round.loop import in_process
-from stages.rl_round.losses import policy_loss
 from stages.rl_round.records import Group, Problem, Rollout, pack_groups, unpack_groups
-from stages.rl_round.samples import make_micro_batches, training_samples
-from stages.rl_round.update import outcome_returns, with_advantages, with_proximal_statistics
-from stages.rl_round.values import CustomRewards
+from stages.rl_round.samples import training_samples, with_advantages, with_proximal_statistics
+from stages.rl_round.update import make_micro_batches, policy_loss
 from tests.fakes.rounds import (
     COSINE,
     NONE,
@@ -190,10 +188,13 @@ def test_statistics_come_from_the_whole_response_and_stand_at_the_policys_tokens
 
 
 def test_a_discount_counts_the_policys_tokens_and_begins_at_its_last_one():
-    params = settings(study={"reward_discount": 0.5})
-    mask = torch.tensor([[1.0, 1, 0, 0, 1, 1, 0], [0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0]])
-    returns = outcome_returns(torch.tensor([1.0, -2.0, 3.0]), mask, params)
-    assert returns.tolist() == [[0.125, 0.25, 0, 0, 0.5, 1.0, 0], [0, -2.0, 0, 0, 0, 0, 0], [0.0] * 7]
+    params = settings(advantage={"kind": "reward"}, study={"reward_discount": 0.5})
+    samples = sample([5, 6, 7, 8, 9, 10], (2, 4)), sample([5, 6], (0, 1)), sample([5, 6], (0, 2))
+    rollouts = [
+        Rollout(one, "", Verdict.CORRECT, reward) for one, reward in zip(samples, (1.0, -2.0, 3.0), strict=True)
+    ]
+    found = with_advantages(training_samples([Group("a", [1], tuple(rollouts))], params, 0), params).advantages
+    assert found.tolist() == [[0.125, 0.25, 0, 0, 0.5, 1.0], [0, -2.0, 0, 0, 0, 0], [0.0] * 6]
 
 
 def test_neither_what_a_tool_repeats_nor_what_spans_its_answer_is_a_repetition():

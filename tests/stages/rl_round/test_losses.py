@@ -13,10 +13,17 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.samplers.protocol import FullSample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.rl_round.losses import logprob_gap, policy_loss, rates_by_staleness, shares_by_staleness
 from stages.rl_round.records import Group
-from stages.rl_round.samples import make_micro_batches, training_samples
-from stages.rl_round.update import summarise, update_policy, with_advantages
+from stages.rl_round.samples import training_samples, with_advantages
+from stages.rl_round.update import (
+    logprob_gap,
+    make_micro_batches,
+    policy_loss,
+    policy_metrics,
+    rates_by_staleness,
+    shares_by_staleness,
+    update_policy,
+)
 from tests.fakes.rounds import ASYNCHRONOUS, CLIP_COV, EXACT, NONE, OTB, SAFE_SET, TRM, WEIGHTS, rollout, settings
 from tests.fakes.step_plans import micro_batches, places_of, prepare
 from tests.fakes.taught_policy import PARAMS
@@ -86,7 +93,7 @@ def shifted(rows, index, by):
 
 def update(trainer, groups, choice, reference=None):
     trained, plan = prepare(groups, choice, trainer, reference)
-    return summarise(update_policy(trained, plan, choice, 1.0, trainer))
+    return policy_metrics(update_policy(trained, plan, choice, 1.0, trainer), plan, choice)
 
 
 def gradient_of(trained, choice, statistics, batch):
@@ -564,7 +571,7 @@ def test_the_loop_adds_its_numbers_and_changes_no_other(folder, correction):
         choice = settings(loop=loop, proximal="recompute", rollout_correction=correction)
         trainer = TorchTrainer(TRAINER, choice.optimizer, 1.0, language_model(folder, TRAINER))
         samples, plan = prepare(groups, choice, trainer, version=3)
-        found[loop["kind"]] = summarise(update_policy(samples, plan, choice, 1.0, trainer))
+        found[loop["kind"]] = policy_metrics(update_policy(samples, plan, choice, 1.0, trainer), plan, choice)
     own = {name for name in found["asynchronous"] if "_staleness_" in name}
     assert {f"importance/effective_sample_fraction_staleness_{place}" for place in (0, 2)} <= own
     is_masked = correction["kind"] == "trust_region_masking"

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.language_model import PolicyUnderAdapters, ReferencePolicy
 from stages.engines.trainers.params import TorchTrainerParams
-from stages.rl_round.loop.training_step import train_step, with_trainer
+from stages.rl_round.learners import with_trainer
+from stages.rl_round.loop.training_step import train_step
 from stages.rl_round.params import RoundParams
 from stages.rl_round.records import Batch, Group
 from stages.rl_round.round import Round

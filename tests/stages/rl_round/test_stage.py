@@ -336,7 +336,7 @@ def test_a_round_tells_its_diagnostics_goes_on_from_its_checkpoint_and_replays(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         kill_after_three_steps(patch)
         main(rl_flags(taught, params, tmp_path / "resumed"))
-    monkeypatch.setattr("stages.rl_round.drawing._count", None)  # pass rates are not sampled again
+    monkeypatch.setattr("stages.rl_round.prompt_selection._count", None)  # pass rates are not sampled again
     main(rl_flags(taught, params, tmp_path / "resumed"))
     assert_same(tmp_path / "resumed", recorded)
 

@@ -12,17 +12,16 @@ from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.drawing import make_rollout
-from stages.rl_round.losses import OVER_TOKENS, policy_loss
 from stages.rl_round.records import Group
-from stages.rl_round.samples import rows, training_samples
-from stages.rl_round.update import (
+from stages.rl_round.samples import (
     prepare_samples,
-    summarise,
-    update_policy,
+    rows,
+    training_samples,
     whitened,
     with_advantages,
     with_proximal_statistics,
 )
+from stages.rl_round.update import OVER_TOKENS, policy_loss, policy_metrics, update_policy
 from tests.fakes.host_waits import HostWaits
 from tests.fakes.rounds import GAE, OTB, rollout, settings
 from tests.fakes.step_plans import micro_batches, plan_of
@@ -57,8 +56,9 @@ def recomputed(samples, trainer, params=RL):
     return with_proximal_statistics(samples, plan_of(samples, params, trainer), params, trainer)
 
 
-def updated(samples, params, trainer, scale=1.0):
-    return update_policy(samples, plan_of(samples, params, trainer), params, scale, trainer)
+def reported(samples, params, trainer, scale=1.0):
+    plan = plan_of(samples, params, trainer)
+    return policy_metrics(update_policy(samples, plan, params, scale, trainer), plan, params)
 
 
 def test_undecided_rollouts_are_neither_trained_on_nor_a_baseline():
@@ -130,7 +130,7 @@ def test_tokens_without_gradient_do_not_pull_means_to_zero(trainer):
     for is_filtered in (False, True):
         params = settings(overlong_filtering=is_filtered, minibatches=1)
         trained = recomputed(prepared(WITH_CUT, params), trainer, params)
-        shown.append(summarise(updated(trained, params, trainer, 1e-9)))
+        shown.append(reported(trained, params, trainer, 1e-9))
     plain, filtered = shown
     assert filtered["ratio/mean"] == pytest.approx(1.0, abs=1e-4) == plain["ratio/mean"]
     assert filtered["entropy/mean"] == pytest.approx(plain["entropy/mean"], rel=1e-4)
@@ -139,7 +139,7 @@ def test_tokens_without_gradient_do_not_pull_means_to_zero(trainer):
 def test_a_step_reports_the_gap_of_its_first_update_only(trainer):
     trained = recomputed(prepared(GROUPS, RL), trainer)
     agreeing = replace(trained, rollout_logprobs=trained.proximal_logprobs)
-    summary = summarise(updated(agreeing, RL, trainer))
+    summary = reported(agreeing, RL, trainer)
     assert summary["logprob_gap/token_max"] < 1e-5
     assert summary["entropy/mean"] > 0
 

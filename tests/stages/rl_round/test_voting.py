@@ -12,7 +12,7 @@ from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.tables import ROLLOUT, read_table
-from stages.rl_round.values import majority, votes
+from stages.rl_round.drawing import majority, votes
 from tests.fakes.rounds import (
     ASYNCHRONOUS,
     MODEL,
