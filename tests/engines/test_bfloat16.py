@@ -11,7 +11,6 @@ from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.machine import is_bfloat16_slow
 from tests.fakes.engine_params import ADAMW, TORCH_SAMPLER, TORCH_TRAINER
-from tests.fakes.tiny_policy import write_tiny_policy
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="only Linux names the instructions there")
@@ -38,14 +37,13 @@ def test_a_cpu_without_flags_is_not_called_slow(tmp_path, text, is_slow):
 
 
 @pytest.mark.parametrize("is_slow", [True, False])
-def test_trainer_and_sampler_say_so_where_it_is_slow(tmp_path, capfd, monkeypatch, is_slow):
+def test_trainer_and_sampler_say_so_where_it_is_slow(policy, capfd, monkeypatch, is_slow):
     monkeypatch.setattr(devices, "is_bfloat16_slow", lambda: is_slow)
-    write_tiny_policy(tmp_path / "policy")
     for dtype in ("float32", "mixed"):
         params = TORCH_TRAINER.model_copy(update={"dtype": dtype})
-        TorchTrainer(params, ADAMW, 1.0, language_model(tmp_path / "policy", params))
+        TorchTrainer(params, ADAMW, 1.0, language_model(policy, params))
     for dtype in ("float32", "bfloat16"):
-        TorchSampler.from_folder(TORCH_SAMPLER.model_copy(update={"dtype": dtype}), tmp_path / "policy")
+        TorchSampler.from_folder(TORCH_SAMPLER.model_copy(update={"dtype": dtype}), policy)
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("slow: ")]
     assert len(lines) == (2 if is_slow else 0)
     for line, setting in zip(lines, ("trainer.dtype: mixed", "sampler.dtype: bfloat16"), strict=False):

@@ -26,7 +26,7 @@ from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, 
 from stages.foundations.errors import gpu_failure
 from tests.engines.policies import test_families as families
 from tests.fakes.engine_params import LORA
-from tests.fakes.tiny_policy import byte_tokenizer, tiny_model, write_tiny_policy
+from tests.fakes.tiny_policy import byte_tokenizer, plain_logprobs, tiny_model, write_tiny_policy
 
 DEVICE = os.environ.get("RETRACE_GPU_TESTS_ON", "cuda")
 pytestmark = pytest.mark.gpu
@@ -188,13 +188,13 @@ def test_a_family_computes_what_transformers_computes_on_a_cpu(tmp_path, name):
     trainer, sampler = trainer_on(tmp_path, dtype="float32"), TorchSampler.from_folder(sampler_params(), tmp_path)
     jobs = [Trajectory(prompt, seed) for seed, prompt in enumerate(families.PROMPTS)]
     for job, sample in zip(jobs, sample_trajectories(sampler, jobs, families.SETTINGS), strict=True):
-        expected = families.expected_logprobs(made, job.prompt, sample.token_ids)
+        expected = plain_logprobs(made, job.prompt, sample.token_ids)
         torch.testing.assert_close(torch.tensor(sample.logprobs), expected, rtol=0, atol=1e-3)
         trained = trainer.evaluate(pack([TokenSequence(job.prompt, sample.token_ids)])).logprobs[0].cpu()
         torch.testing.assert_close(trained, expected, rtol=0, atol=1e-3)
     packed = trainer.evaluate(pack(families.sequences(), row_tokens=90)).logprobs.cpu()
     for one, ours in zip(families.sequences(), packed, strict=True):
-        expected = families.expected_logprobs(made, one.prompt, one.response)
+        expected = plain_logprobs(made, one.prompt, one.response)
         torch.testing.assert_close(ours[: len(expected)], expected, rtol=0, atol=1e-3)
 
 

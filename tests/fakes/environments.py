@@ -8,19 +8,21 @@ import zlib
 
 from stages.engines.environments import worker
 from stages.engines.environments.protocol import Done, Observation
-from stages.foundations.params import CustomEnvironment, EnvironmentWorkers, TextFrame
+from stages.foundations.params import CustomEnvironment
 
 
-def params(max_turns=4, max_observation_tokens=8, processes=2, timeout_seconds=0.5, frame=None):
+def section(kind, processes=1, memory_mib=1024, timeout_seconds=5.0, **own):
+    """Returns the values of a section `prompt.environment`: those of all kinds, and the kind's own."""
+    workers = {"processes": processes, "memory_mib": memory_mib, "timeout_seconds": timeout_seconds}
+    frame = {"kind": "text", "before": ":", "after": ";"}
+    return {"kind": kind, "frame": frame, "max_turns": 6, "max_observation_tokens": 64, "workers": workers} | own
+
+
+def params(processes=2, timeout_seconds=0.5, **own):
     """Returns a section `prompt.environment`; its kind does not matter here."""
-    return CustomEnvironment(
-        kind="custom",
-        file="custom/none.py",
-        name="None_",
-        frame=frame or TextFrame(kind="text", before=":", after=";"),
-        max_turns=max_turns,
-        max_observation_tokens=max_observation_tokens,
-        workers=EnvironmentWorkers(processes=processes, memory_mib=1024, timeout_seconds=timeout_seconds),
+    own = {"file": "custom/none.py", "name": "None_", "max_turns": 4, "max_observation_tokens": 8} | own
+    return CustomEnvironment.model_validate(
+        section("custom", processes=processes, timeout_seconds=timeout_seconds, **own)
     )
 
 

@@ -5,12 +5,13 @@ The head size of 32 is the smallest that vLLM's CPU attention takes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 END_OF_SEQUENCE = "<|end|>"
 PADDING = "<|pad|>"
@@ -77,3 +78,22 @@ def write_tiny_policy(
     model.save_pretrained(folder, safe_serialization=True)
     byte_tokenizer().save_pretrained(folder)
     return folder
+
+
+@torch.no_grad()
+def plain_logits(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[int]) -> torch.Tensor:
+    """Returns logits [tokens, vocabulary] before each token of a response: one sequence, transformers' plain attention.
+
+    What trainers and samplers compute in their ways is compared with it.
+    """
+    usual = model.config._attn_implementation
+    model.config._attn_implementation = "eager"
+    logits = model(torch.tensor([[*prompt, *response]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+    model.config._attn_implementation = usual
+    return logits.float()
+
+
+def plain_logprobs(model: PreTrainedModel, prompt: Sequence[int], response: Sequence[int]) -> torch.Tensor:
+    """Returns the log-probs [tokens] of the response's tokens by `plain_logits`."""
+    logprobs = plain_logits(model, prompt, response).log_softmax(-1)
+    return logprobs.gather(-1, torch.tensor(response, dtype=torch.long)[:, None])[:, 0]

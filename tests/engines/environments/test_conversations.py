@@ -8,8 +8,9 @@ from stages.engines.environments.conversations import turn_encoder, turn_reader
 from stages.engines.samplers.protocol import Episode, Sample, StopReason
 from stages.foundations.errors import UserError
 from stages.foundations.params import PromptParams, validate_section
+from tests.fakes.environments import section
 from tests.fakes.tiny_policy import END_OF_SEQUENCE as END
-from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
+from tests.fakes.tiny_policy import byte_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}<|end|>\n{% endfor %}"
@@ -18,21 +19,9 @@ TEMPLATE = (
 CALLED = [("user", "2+2"), ("assistant", "?2+2"), ("tool", "4"), ("assistant", "!4")]
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    return write_tiny_policy(tmp_path_factory.mktemp("policy") / "base")
-
-
 def prompt(frame, **prompt):
-    environment = {
-        "kind": "tools",
-        "tools": {},
-        "calls": {"kind": "marked", "call": "?", "answer": "!"},
-        "frame": frame,
-        "max_turns": 6,
-        "max_observation_tokens": 12,
-        "workers": {"processes": 1, "memory_mib": 512, "timeout_seconds": 5.0},
-    }
+    calls = {"kind": "marked", "call": "?", "answer": "!"}
+    environment = section("tools", tools={}, calls=calls, frame=frame, max_observation_tokens=12)
     return validate_section({**prompt, "environment": environment}, "prompt", PromptParams, "params.yaml")
 
 

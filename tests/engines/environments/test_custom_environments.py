@@ -19,21 +19,19 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import CustomEnvironment, PlainPrompt
 from stages.foundations.tables import Funnel
 from stages.sft.run import encode_demonstrations
+from tests.fakes import environments
 from tests.fakes.engine_params import TORCH_SAMPLER
 from tests.fakes.tiny_policy import byte_tokenizer, tiny_model
 from tests.fakes.worker_functions import answer_of_source
 
 PROBLEM = {"problem_id": "some/3", "problem": "How many?", "answer": "7"}
-SECTION = {
-    "frame": {"kind": "text", "before": ":", "after": ";"},
-    "max_turns": 4,
-    "max_observation_tokens": 16,
-    "workers": {"processes": 1, "memory_mib": 512, "timeout_seconds": 1.0},
-}
+GUESSING = {"file": "custom/guess_number.py", "name": "GuessNumber", "arguments": {"highest": 3, "most": 4}}
+"""The example of the project."""
 
 
-def section(**changes):
-    return {"kind": "custom", "file": "custom/mine.py", "name": "Mine", **SECTION, **changes}
+def section(**own):
+    own = {"file": "custom/mine.py", "name": "Mine"} | own
+    return CustomEnvironment.model_validate(environments.section("custom", memory_mib=512, timeout_seconds=1.0, **own))
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def made(monkeypatch):
 
     def made(source, seed=5, problem=PROBLEM, **changes):
         monkeypatch.setattr(custom_environment, "_source", lambda _: source)
-        return custom_environment.build(CustomEnvironment.model_validate(section(**changes)), problem, seed)
+        return custom_environment.build(section(**changes), problem, seed)
 
     return made
 
@@ -195,7 +193,7 @@ class Mine:
 
 @pytest.fixture(scope="module")
 def pool():
-    with EnvironmentPool(CustomEnvironment.model_validate(section()), answer_of_source) as pool:
+    with EnvironmentPool(section(), answer_of_source) as pool:
         yield pool
 
 
@@ -250,9 +248,7 @@ def test_the_example_plays(made):
 
 
 def test_prompts_of_fine_tuning_begin_as_those_of_sampling():
-    params = section(file="custom/guess_number.py", name="GuessNumber", arguments={"highest": 3, "most": 4})
-    environment = CustomEnvironment.model_validate(params | {"max_turns": 9, "max_observation_tokens": 30})
-    prompt = PlainPrompt(kind="plain", template="{problem}:", environment=environment)
+    prompt = PlainPrompt(kind="plain", template="{problem}:", environment=section(**GUESSING))
     messages = [{"role": "user", "content": "said"}, {"role": "assistant", "content": "2"}]
     rows = [{"problem_id": name, "problem": name, "response": "2", "messages": None} for name in "ab"]
     rows.insert(1, {"problem_id": "c", "problem": "c", "response": "2", "messages": json.dumps(messages)})
@@ -269,10 +265,7 @@ def test_prompts_of_fine_tuning_begin_as_those_of_sampling():
 
 def test_a_policy_plays_a_users_class():
     """As in a stage: a real policy, a worker that reads `custom/`, and the class itself beside it."""
-    params = CustomEnvironment.model_validate(
-        section(file="custom/guess_number.py", name="GuessNumber", arguments={"highest": 3, "most": 4})
-        | {"max_turns": 9, "max_observation_tokens": 30}
-    )
+    params = section(**GUESSING, max_turns=9, max_observation_tokens=30)
     tokenizer, ends = byte_tokenizer(), [0, *range(223, 258)]
     asked = [Trajectory(tokenizer.encode("guess: "), seed, problem=PROBLEM) for seed in range(6)]
     with EnvironmentPool(params) as pool:

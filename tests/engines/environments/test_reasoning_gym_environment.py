@@ -7,6 +7,7 @@ from stages.engines.environments.protocol import Done
 from stages.engines.environments.reasoning_gym_environment import build
 from stages.foundations.errors import UserError
 from stages.foundations.params import ReasoningGymEnvironment
+from tests.fakes.environments import section
 
 # Number 4 of this task, as package reasoning-gym 0.1.25 makes it; curate leaves out the last line break.
 TASK = {"kind": "reasoning_gym", "task": "countdown", "rows": 20, "seed": 3, "config": {}}
@@ -26,14 +27,7 @@ Final answer format instructions:
 
 
 SECTION = ReasoningGymEnvironment.model_validate(
-    {
-        "kind": "reasoning_gym",
-        "tasks": {"reach": TASK, "other": {**TASK, "seed": 4}},
-        "frame": {"kind": "text", "before": "", "after": ""},
-        "max_turns": 1,
-        "max_observation_tokens": 1,
-        "workers": {"processes": 1, "memory_mib": 1024, "timeout_seconds": 2.0},
-    }
+    section("reasoning_gym", tasks={"reach": TASK, "other": {**TASK, "seed": 4}})
 )
 
 

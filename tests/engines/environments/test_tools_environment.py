@@ -20,6 +20,7 @@ from stages.engines.workers.sandbox import lacking
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, ToolsEnvironment
 from stages.foundations.seeds import derive_seed
+from tests.fakes.environments import section
 from tests.fakes.guest_attacks import FORGERY
 from tests.fakes.tiny_policy import byte_tokenizer
 
@@ -66,11 +67,7 @@ def starred(*a: int): "Takes many."
 
 
 def params(tools, calls=TAGGED, timeout_seconds=5.0):
-    workers = {"processes": 1, "memory_mib": 1024, "timeout_seconds": timeout_seconds}
-    frame = {"kind": "text", "before": ":", "after": ";"}
-    return ToolsEnvironment(
-        kind="tools", tools=tools, calls=calls, frame=frame, max_turns=6, max_observation_tokens=64, workers=workers
-    )
+    return ToolsEnvironment.model_validate(section("tools", timeout_seconds=timeout_seconds, tools=tools, calls=calls))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 
 import pytest
-import torch
 
 from stages.engines.environments.frames import make_frame
 from stages.engines.environments.pool import EnvironmentPool
@@ -25,9 +24,10 @@ from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
 from stages.foundations.params import PlainPrompt
 from stages.rl_round.asynchronous.timeline import Timeline
+from tests.engines.samplers.test_torch_decoding import run_out
 from tests.fakes import environments
 from tests.fakes.engine_params import TORCH_SAMPLER
-from tests.fakes.tiny_policy import byte_tokenizer, tiny_model
+from tests.fakes.tiny_policy import byte_tokenizer, plain_logprobs, tiny_model
 
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=40, log_threshold=None)
 ENDS = [0, *range(220, 258)]
@@ -99,10 +99,7 @@ def played(trajectory, sample, params):
 
 def assert_logprobs_are_the_models(asked, samples, tolerance=1e-4):
     for trajectory, sample in zip(asked, samples, strict=True):
-        ids = torch.tensor([[*trajectory.prompt, *sample.token_ids]])
-        with torch.no_grad():
-            rows = MODEL(ids).logits[0, len(trajectory.prompt) - 1 : -1].log_softmax(-1)
-        expected = rows.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0].tolist()
+        expected = plain_logprobs(MODEL, trajectory.prompt, sample.token_ids).tolist()
         for first, end in sample.episode.observed:
             expected[first:end] = [0.0] * (end - first)
         assert sample.logprobs == pytest.approx(expected, abs=tolerance)
@@ -160,13 +157,6 @@ def test_waves_repeat_every_bit_however_slow_tools_are_and_whoever_dies():
                 os.kill(pid, signal.SIGKILL)
     assert [ended[index] for index in range(len(asked))] == once
     assert max(one.episode.turns for one in once) == 4
-
-
-def run_out(decoding):
-    ended = {}
-    while not decoding.is_idle:
-        ended |= decoding.step()
-    return ended
 
 
 def test_what_comes_as_it_comes_and_moves_between_decodings_is_the_same():

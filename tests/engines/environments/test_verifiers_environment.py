@@ -9,6 +9,7 @@ import pytest
 from stages.engines.environments.pool import EnvironmentPool
 from stages.foundations.errors import UserError
 from stages.foundations.params import VerifiersEnvironment
+from tests.fakes import environments
 
 PYTHON = os.environ.get("VERIFIERS_PYTHON", "")
 needs_verifiers = pytest.mark.skipif(
@@ -18,19 +19,10 @@ needs_verifiers = pytest.mark.skipif(
 PROBLEM = {"problem_id": "sums/0", "problem": " 473 + 28*36", "answer": "1481"}
 
 
-def section(**changes):
-    return VerifiersEnvironment.model_validate(
-        {
-            "kind": "verifiers",
-            "python": PYTHON or sys.executable,
-            "id": "sums-with-tools",
-            "frame": {"kind": "text", "before": ":", "after": ";"},
-            "max_turns": 6,
-            "max_observation_tokens": 100,
-            "workers": {"processes": 1, "memory_mib": 4096, "timeout_seconds": 20},
-        }
-        | changes
-    )
+def section(**own):
+    own = {"python": PYTHON or sys.executable, "id": "sums-with-tools", "max_observation_tokens": 100} | own
+    values = environments.section("verifiers", memory_mib=4096, timeout_seconds=20, **own)
+    return VerifiersEnvironment.model_validate(values)
 
 
 def call(text):

@@ -21,9 +21,9 @@ from stages.engines.policies.tokenizers import (
 )
 from stages.engines.replicas.build import build_sampler
 from stages.foundations.errors import UserError
-from stages.foundations.params import CalculatorTool, ChatPrompt, PlainPrompt, TaggedCalls, ToolsEnvironment
-from tests.fakes import environments
+from stages.foundations.params import CalculatorTool, ChatPrompt, PlainPrompt, ToolsEnvironment
 from tests.fakes.engine_params import TORCH_SAMPLER
+from tests.fakes.environments import section
 from tests.fakes.tiny_policy import END_OF_SEQUENCE, PADDING, byte_tokenizer, write_tiny_policy
 
 START, TURN, THINK = "<|start|>", "<|turn|>", "[THINK]"
@@ -164,8 +164,7 @@ def test_tools_read_tags_that_are_special_tokens():
     calculator = {"sum": CalculatorTool(kind="calculator", busy_fraction=0.0)}
     call = json.dumps({"name": "sum", "arguments": {"expression": "2+3"}})
     turn = decode_response(tokenizer, tokenizer.encode(f"<tool_call>{call}</tool_call>{END_OF_SEQUENCE}"))
-    common = dict(environments.params()) | {"kind": "tools", "tools": calculator, "calls": TaggedCalls(kind="tagged")}
-    params = ToolsEnvironment.model_validate({name: common[name] for name in ToolsEnvironment.model_fields})
+    params = ToolsEnvironment.model_validate(section("tools", tools=calculator, calls={"kind": "tagged"}))
     assert Tools(params, 0).step(turn).text == "5"
 
 

@@ -8,7 +8,7 @@ from stages.engines.policies.statistics import policy_statistics
 from stages.engines.policies.tokenizers import encode_conversation, encode_response
 from stages.foundations.errors import UserError
 from stages.foundations.params import ChatPrompt, PlainPrompt
-from tests.fakes.tiny_policy import END_OF_SEQUENCE, byte_tokenizer, tiny_model
+from tests.fakes.tiny_policy import END_OF_SEQUENCE, byte_tokenizer, plain_logprobs, tiny_model
 
 PROMPT = ChatPrompt(kind="chat", system="", suffix="")
 PLAIN = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}<|end|>\n{% endfor %}"
@@ -85,11 +85,8 @@ def test_packed_with_others_the_loss_counts_what_the_assistant_writes(row_tokens
     for place in (1, 3, 5):
         prompt = encode_conversation(reader, PROMPT, messages[: place + 1])[0]
         response = encode_response(reader, messages[place]["content"], PROMPT)
-        with torch.no_grad():
-            logprobs = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
-        expected += sum(
-            float(logprobs[len(prompt) - len(response) - 1 + number, token]) for number, token in enumerate(response)
-        )
+        assert prompt[-len(response) :] == response
+        expected += float(plain_logprobs(model, prompt[: -len(response)], response).sum())
     batch = pack([other, sequence], row_tokens=row_tokens)
     with torch.no_grad():
         found = policy_statistics(model, batch).logprobs

@@ -33,7 +33,7 @@ from tests.engines.policies.test_forward_probe import (
 )
 from tests.engines.samplers.test_torch_decoding import assert_same, moved, run_out
 from tests.fakes.engine_params import TORCH_SAMPLER, TORCH_TRAINER
-from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer
+from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, plain_logprobs
 
 TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
 LLAMA3 = rope("llama3", low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL)
@@ -73,15 +73,6 @@ def sequences():
     return [TokenSequence(row[: len(row) // 3 + 1], row[len(row) // 3 + 1 :]) for row in ids]
 
 
-@torch.no_grad()
-def expected_logprobs(model, prompt, response):
-    usual = model.config._attn_implementation
-    model.config._attn_implementation = "eager"
-    logits = model(torch.tensor([[*prompt, *response]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
-    model.config._attn_implementation = usual
-    return logits.log_softmax(-1).gather(-1, torch.tensor(response, dtype=torch.long)[:, None])[:, 0]
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_trainer_and_sampler_compute_what_transformers_computes(tmp_path, name, capsys):
     """The weights are sharded."""
@@ -97,14 +88,14 @@ def test_trainer_and_sampler_compute_what_transformers_computes(tmp_path, name, 
         with torch.no_grad():
             statistics = policy_statistics(trained, pack(asked, row_tokens=row_tokens))
         for one, ours in zip(asked, statistics.logprobs, strict=True):
-            expected = expected_logprobs(made, one.prompt, one.response)
+            expected = plain_logprobs(made, one.prompt, one.response)
             torch.testing.assert_close(ours[: len(expected)], expected, rtol=0, atol=1e-4)
     read = sampler.logprobs([one.prompt for one in asked], [one.response for one in asked])
     drawn = sample_trajectories(sampler, [Trajectory(prompt, seed) for seed, prompt in enumerate(PROMPTS)], SETTINGS)
     found = [*zip([one.prompt for one in asked], [one.response for one in asked], read, strict=True)]
     found += [(prompt, one.token_ids, one.logprobs) for prompt, one in zip(PROMPTS, drawn, strict=True)]
     for prompt, response, ours in found:
-        torch.testing.assert_close(torch.tensor(ours), expected_logprobs(made, prompt, response), rtol=0, atol=1e-4)
+        torch.testing.assert_close(torch.tensor(ours), plain_logprobs(made, prompt, response), rtol=0, atol=1e-4)
     assert represents(made) == (name in OWN)
     assert ("through transformers, which is slow" in capsys.readouterr().err) == (name in OTHERS)
 
@@ -208,7 +199,7 @@ def test_new_weights_reach_a_family_that_is_decoded_through_transformers(kind):
     sampler.load_weights(((name, weight.detach()) for name, weight in trained.named_weights()), 3)
     (one,) = sequences()[:1]
     found = torch.tensor(sampler.logprobs([one.prompt], [one.response])[0])
-    torch.testing.assert_close(found, expected_logprobs(other, one.prompt, one.response), rtol=0, atol=1e-4)
+    torch.testing.assert_close(found, plain_logprobs(other, one.prompt, one.response), rtol=0, atol=1e-4)
 
 
 REFUSED = {

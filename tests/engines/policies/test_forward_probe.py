@@ -20,7 +20,7 @@ from stages.engines.policies.statistics import NAME, policy_statistics
 from stages.engines.samplers.torch_sampler import read_logprobs
 from stages.foundations.errors import UserError
 from tests.fakes.engine_params import TORCH_TRAINER
-from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, tiny_model, write_tiny_policy
+from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, plain_logprobs, tiny_model, write_tiny_policy
 
 CPU = torch.device("cpu")
 USUAL = {
@@ -108,20 +108,18 @@ def plain_gap(model):
     numbers = torch.Generator().manual_seed(1)
     ids = [torch.randint(2, VOCABULARY_TOKENS, (length,), generator=numbers).tolist() for length in (44, 7, 30)]
     packed = policy_statistics(model, pack([TokenSequence(row[:1], row[1:]) for row in ids], row_tokens=90)).logprobs
-    usual = model.config._attn_implementation
-    model.config._attn_implementation = "eager"
-    gaps = []
-    for row, ours in zip(ids, packed, strict=True):
-        logprobs = model(torch.tensor([row]), use_cache=False).logits[0, :-1].log_softmax(-1)
-        expected = logprobs.gather(-1, torch.tensor(row[1:])[:, None])[:, 0]
-        gaps.append(float((ours[: len(expected)] - expected).abs().max()))
-    model.config._attn_implementation = usual
-    return max(gaps)
+    expected = [plain_logprobs(model, row[:1], row[1:]) for row in ids]
+    return max(float((ours[: len(one)] - one).abs().max()) for one, ours in zip(expected, packed, strict=True))
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_families_that_training_represents_pass_and_are_right(tmp_path, name):
-    model, _ = load_policy(write_family(tmp_path, *RIGHT[name]), torch.float32)
+ON_GPUS = ["llama", "qwen2 window", "mistral window", "gemma 3", "olmo 3", "gpt 2"]
+
+
+@pytest.mark.parametrize(("name", "attention"), [*((one, "sdpa") for one in RIGHT), *((one, NAME) for one in ON_GPUS)])
+def test_families_that_training_represents_pass_and_are_right(tmp_path, name, attention):
+    """The attention of GPUs keeps sliding windows too; a CPU computes it for one sequence after another."""
+    model = family(*RIGHT[name])
+    model.config._attn_implementation = attention
     check_training_forward(model, tmp_path, CPU)
     assert plain_gap(model) < 1e-4
 
@@ -136,15 +134,6 @@ def test_families_that_training_does_not_represent_are_refused(tmp_path, name, i
     model.config._attn_implementation = attention
     with pytest.raises(UserError, match=rf"training cannot represent \w+ \(\w+\) of {re.escape(str(tmp_path))}"):
         check_training_forward(model, tmp_path, CPU)
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2 window", "mistral window", "gemma 3", "olmo 3", "gpt 2"])
-def test_attention_of_gpus_keeps_sliding_windows(tmp_path, name):
-    """The test uses the CPU, where this attention computes one sequence after another."""
-    model = family(*RIGHT[name])
-    model.config._attn_implementation = NAME
-    check_training_forward(model, tmp_path, CPU)
-    assert plain_gap(model) < 1e-4
 
 
 def test_a_forward_pass_that_fails_is_refused(tmp_path):

@@ -16,7 +16,7 @@ from stages.engines.policies.packing import TokenSequence, balanced_passes, pack
 from stages.engines.policies.statistics import NAME, policy_statistics, use_varlen_attention, uses_varlen_attention
 from stages.engines.trainers.params import DeepspeedTrainerParams
 from tests.engines.deepspeed_ranks import deepspeed_params
-from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
+from tests.fakes.tiny_policy import plain_logits, tiny_model, write_tiny_policy
 
 SEQUENCES = [
     TokenSequence([5, 6, 7], [8, 9]),
@@ -24,27 +24,6 @@ SEQUENCES = [
     TokenSequence([15, 16], [17]),
     TokenSequence([18, 19, 20, 21], [22, 23, 24]),
 ]
-
-
-def naive_logprobs(model, sequence):
-    """Computes one sequence at a time, with the whole vocabulary at once."""
-    ids = torch.tensor([[*sequence.prompt, *sequence.response]])
-    with torch.no_grad():
-        logprobs = model(ids).logits.log_softmax(-1)
-    first = len(sequence.prompt)
-    return [float(logprobs[0, first - 1 + i, token]) for i, token in enumerate(sequence.response)]
-
-
-@pytest.mark.parametrize("row_tokens", [None, 12, 100])
-def test_packed_statistics_equal_one_sequence_at_a_time(row_tokens):
-    model = tiny_model().eval()
-    batch = pack(SEQUENCES, row_tokens=row_tokens)
-    with torch.no_grad():
-        found = policy_statistics(model, batch).logprobs
-    for row, sequence in enumerate(SEQUENCES):
-        expected = naive_logprobs(model, sequence)
-        assert found[row, : len(expected)].tolist() == pytest.approx(expected, abs=1e-5)
-        assert batch.response_mask[row].sum() == len(expected)
 
 
 def test_wide_rows_hold_several_sequences_and_a_response_may_be_empty_but_no_prompt():
@@ -121,23 +100,24 @@ def test_nothing_is_lost_and_no_limit_is_passed(ranks):
 UNEVEN_SEQUENCES = [TokenSequence([3, 4], [5, 6, 7]), TokenSequence([8], [9, 10])]
 
 
-def plain_logits(model, temperature):
-    rows = [model(torch.tensor([[*one.prompt, *one.response]])).logits[0] / temperature for one in UNEVEN_SEQUENCES]
-    return [row[len(one.prompt) - 1 : -1] for row, one in zip(rows, UNEVEN_SEQUENCES, strict=True)]
+def each_alone(model, temperature, sequences=UNEVEN_SEQUENCES):
+    return [plain_logits(model, one.prompt, one.response) / temperature for one in sequences]
 
 
+@pytest.mark.parametrize("row_tokens", [None, 12, 100])
 @pytest.mark.parametrize(("temperature", "log_threshold"), [(1.0, None), (0.7, None), (0.7, -2.0), (1.0, -0.5)])
-def test_statistics_are_those_of_the_renormalised_distribution(temperature, log_threshold):
+def test_packed_statistics_are_those_of_each_sequence_alone_renormalised(temperature, log_threshold, row_tokens):
     model = tiny_model()
-    statistics = policy_statistics(model, pack(UNEVEN_SEQUENCES, temperature, log_threshold=log_threshold))
-    for number, (one, logits) in enumerate(zip(UNEVEN_SEQUENCES, plain_logits(model, temperature), strict=True)):
-        ids = torch.tensor(one.response)
-        expected, outside = pruned_logprobs(
-            logits[None], ids[None], -torch.inf if log_threshold is None else log_threshold
-        )
+    batch = pack(SEQUENCES, temperature, row_tokens=row_tokens, log_threshold=log_threshold)
+    with torch.no_grad():
+        statistics = policy_statistics(model, batch)
+    for number, (one, logits) in enumerate(zip(SEQUENCES, each_alone(model, temperature, SEQUENCES), strict=True)):
+        threshold, ids = -torch.inf if log_threshold is None else log_threshold, torch.tensor(one.response)
+        expected, outside = pruned_logprobs(logits[None], ids[None], threshold)
         length = len(one.response)
         assert torch.allclose(statistics.logprobs[number, :length], expected[0], atol=1e-5)
-        assert statistics.outside[number].tolist() == [*outside[0].tolist(), *[False] * (3 - length)]
+        assert statistics.outside[number].tolist() == [*outside[0].tolist(), *[False] * (4 - length)]
+        assert batch.response_mask[number].sum() == length
 
 
 def test_a_reference_gives_log_probs_and_no_gradient(tmp_path):
@@ -152,9 +132,8 @@ def test_a_reference_gives_log_probs_and_no_gradient(tmp_path):
 @pytest.mark.parametrize("chunk_tokens", [1, 2, 100])
 def test_divergences_are_those_of_the_whole_logits_whatever_the_chunks(temperature, log_threshold, chunk_tokens):
     model, other = tiny_model(), tiny_model(seed=1)
-    with torch.no_grad():
-        rollouts = tuple(row.log_softmax(-1) for row in plain_logits(other, temperature))
-        policies = plain_logits(model, temperature)
+    rollouts = tuple(row.log_softmax(-1) for row in each_alone(other, temperature))
+    policies = each_alone(model, temperature)
     batch = replace(pack(UNEVEN_SEQUENCES, temperature, log_threshold=log_threshold), rollout_distributions=rollouts)
     found = policy_statistics(model, batch, chunk_tokens).divergence
     assert not found.requires_grad and found.shape == (2, 3) and found[1, 2] == 0

@@ -22,7 +22,7 @@ from stages.foundations.errors import UserError
 from tests.fakes.faulty_relays import AlwaysDamaging, Damaging, NoRoom, Slow
 from tests.fakes.processes import PATIENCE_SECONDS, assert_all_end, wait_until
 from tests.fakes.stepping import SETTINGS, stepping_sampler
-from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
+from tests.fakes.tiny_policy import tiny_model
 
 CHUNK_BYTES = 100_000
 
@@ -230,8 +230,7 @@ def test_a_version_that_nobody_has_is_tried_again(cluster, chain_of):
     poll_until(chain, all_have(chain, [5]))
 
 
-def test_replicas_on_every_node_pull_from_their_own(cluster, chain_of, tmp_path):
-    policy = write_tiny_policy(tmp_path / "policy")
+def test_replicas_on_every_node_pull_from_their_own(cluster, chain_of, policy):
     chain = chain_of()
     fleet = Fleet(ReplicaSpec(partial(stepping_sampler, policy), cluster[0]), 3, 120.0, 0.2)
     with closing(fleet):

@@ -34,14 +34,9 @@ from tests.fakes.stepping import (
     stepping_sampler,
     tokens,
 )
-from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
+from tests.fakes.tiny_policy import tiny_model
 
 LONG = replace(SETTINGS, max_response_tokens=400)
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    return write_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-import torch
 
 from stages.engines.relays.published_weights import PublishedWeights
 from stages.engines.replicas.fleet import build_replica_sampler
@@ -16,24 +15,16 @@ from stages.engines.replicas.replica import ACTIVITIES, Orders, Probe, Replica
 from stages.engines.samplers.protocol import PartialResponse, SamplingSettings, Trajectory
 from stages.foundations.params import PlainPrompt
 from tests.fakes.engine_params import TORCH_SAMPLER
+from tests.fakes.environments import section
 from tests.fakes.stepping import SETTINGS, TRAJECTORIES, alone, stepping_sampler, tokens
-from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
+from tests.fakes.tiny_policy import plain_logprobs, tiny_model, write_tiny_policy
 
 PROBE_PROMPTS, PROBE_RESPONSES = [[3, 4], [5]], [[6, 7, 8], [9]]
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    return write_tiny_policy(tmp_path_factory.mktemp("policy"))
-
-
 def probe_of(model, max_gap=1e-3):
-    found = []
-    for prompt, response in zip(PROBE_PROMPTS, PROBE_RESPONSES, strict=True):
-        with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
-        logprobs = torch.log_softmax(logits.float(), -1)
-        found += logprobs.gather(-1, torch.tensor(response)[:, None])[:, 0].tolist()
+    pairs = zip(PROBE_PROMPTS, PROBE_RESPONSES, strict=True)
+    found = [value for pair in pairs for value in plain_logprobs(model, *pair).tolist()]
     return Probe(PROBE_PROMPTS, PROBE_RESPONSES, found, max_gap)
 
 
@@ -175,15 +166,8 @@ def test_who_only_sends_messages_or_moves_files_needs_no_torch():
 
 def test_a_replica_waits_for_tools_and_reports_what_they_have_said(tmp_path):
     """The policy's end token ends a turn; every turn is a guess without a number."""
-    environment = {
-        "kind": "custom",
-        "file": "custom/guess_number.py",
-        "name": "GuessNumber",
-        "frame": {"kind": "text", "before": ":", "after": ";"},
-        "max_turns": 3,
-        "max_observation_tokens": 30,
-        "workers": {"processes": 1, "memory_mib": 1024, "timeout_seconds": 5.0},
-    }
+    example = {"file": "custom/guess_number.py", "name": "GuessNumber"}
+    environment = section("custom", **example, max_turns=3, max_observation_tokens=30)
     prompt = PlainPrompt(kind="plain", template="{problem}", environment=environment)
     # Nearly every token ends a turn.
     folder = write_tiny_policy(tmp_path / "policy")

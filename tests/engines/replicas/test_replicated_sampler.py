@@ -13,18 +13,13 @@ from stages.engines.samplers.protocol import SamplingSettings, StopReason, Traje
 from stages.foundations.errors import UserError
 from tests.fakes.engine_params import TORCH_SAMPLER
 from tests.fakes.processes import assert_becomes, descendants, is_running, wait_until
-from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
+from tests.fakes.tiny_policy import tiny_model
 
 ONE = TORCH_SAMPLER.model_copy(update={"stop": ["e", "a"]})
 PARAMS = ONE.model_copy(update={"replicas": RayReplicas(kind="ray", count=2)})
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=24, log_threshold=None)
 LONG = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=480, log_threshold=None)
 TRAJECTORIES = [Trajectory([5 + n // 4, 6, 7], seed=100 + n) for n in range(40)]
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    return write_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.turns import turn_contradictions
 from stages.foundations.params import ForcedEnd, PlainPrompt
 from tests.fakes.engine_params import TORCH_SAMPLER
-from tests.fakes.tiny_policy import byte_tokenizer, tiny_model, write_tiny_policy
+from tests.fakes.tiny_policy import byte_tokenizer, tiny_model
 
 SETTINGS = SamplingSettings(1.0, 1.0, 0, max_response_tokens=24, log_threshold=None)
 TOKENIZER = byte_tokenizer()
@@ -26,11 +26,6 @@ LOW, HIGH = 7, 10
 
 def params(**changes):
     return ForcedEnd(**{"kind": "phrase", "thinking_tokens": (LOW, HIGH), "mark": MARK, "text": TEXT, **changes})
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 def plain(sequences=5):
@@ -63,9 +58,9 @@ def check(given, samples):
         assert sample.episode.turns == 1 + len(spans) and sample.policy_tokens == len(ids) - len(PHRASE) * len(spans)
 
 
-def test_long_thoughts_are_asked_to_end_at_the_budget_of_their_seed(folder):
+def test_long_thoughts_are_asked_to_end_at_the_budget_of_their_seed(policy):
     given = trajectories()
-    samples = dict(ForcedEndSampler(plain(), params(), folder).stream(given, SETTINGS))
+    samples = dict(ForcedEndSampler(plain(), params(), policy).stream(given, SETTINGS))
     check(given, [samples[index] for index in range(len(given))])
     forced = [sample for sample in samples.values() if sample.observed]
     others = [sample for sample in samples.values() if not sample.observed]
@@ -77,9 +72,9 @@ def test_long_thoughts_are_asked_to_end_at_the_budget_of_their_seed(folder):
 
 
 @pytest.mark.parametrize("moves_every", [3, 5])
-def test_responses_that_move_to_another_decoding_and_are_reported_in_parts_are_the_same(folder, moves_every):
+def test_responses_that_move_to_another_decoding_and_are_reported_in_parts_are_the_same(policy, moves_every):
     given, parts, samples, step = trajectories(12), {}, {}, 0
-    sampler = ForcedEndSampler(plain(4), params(), folder)
+    sampler = ForcedEndSampler(plain(4), params(), policy)
     decoding = sampler.open(SETTINGS)
     decoding.admit(dict(enumerate(given)))
     while not decoding.is_idle:
@@ -100,14 +95,14 @@ def test_responses_that_move_to_another_decoding_and_are_reported_in_parts_are_t
     check(given, [samples[index] for index in range(len(given))])
 
 
-def test_a_limit_without_room_forces_nothing(folder):
+def test_a_limit_without_room_forces_nothing(policy):
     short = replace(SETTINGS, max_response_tokens=HIGH + len(PHRASE))
-    samples = dict(ForcedEndSampler(plain(), params(), folder).stream(trajectories(8), short))
+    samples = dict(ForcedEndSampler(plain(), params(), policy).stream(trajectories(8), short))
     assert all(not sample.observed for sample in samples.values())
     assert any(sample.is_truncated for sample in samples.values())
 
 
-def test_settings_that_do_not_fit_are_told(folder):
+def test_settings_that_do_not_fit_are_told(policy):
     prompt = PlainPrompt(kind="plain", template="{problem}", forced_end=params())
     sampler = TorchSamplerParams.model_validate({**TORCH_SAMPLER.model_dump(), "stop": ["so"]})
     told = turn_contradictions(prompt, sampler, {"respond.max_response_tokens": HIGH + len(TEXT)})
@@ -115,5 +110,5 @@ def test_settings_that_do_not_fit_are_told(folder):
     assert not turn_contradictions(prompt, TORCH_SAMPLER, {"respond.max_response_tokens": HIGH + len(TEXT) + 1})
     with pytest.raises(ValueError, match="more than the largest, 5"):
         params(thinking_tokens=(6, 5))
-    with closing(ForcedEndSampler(plain(), params(), folder)) as sampler:
+    with closing(ForcedEndSampler(plain(), params(), policy)) as sampler:
         assert sampler.policy_version == 0

@@ -8,7 +8,6 @@ import numpy
 import pytest
 import torch
 
-from stages.algorithms.token_statistics import pruned_logprobs
 from stages.engines.samplers import torch_decoding
 from stages.engines.samplers.protocol import PartialResponse, SamplingSettings, Trajectory, sample_trajectories, uniform
 from stages.engines.samplers.torch_decoding import POSITIONS_AT_ONCE, RandomNumbers, distribution
@@ -261,12 +260,34 @@ def draw(logits, settings, generator=None):
     return torch_decoding.draw(logits, settings, numbers)
 
 
-def test_tokens_are_drawn_with_their_probabilities():
-    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).repeat(20_000, 1)
-    token, logprob = draw(logits, ONE_TOKEN, seeded())
+OF_FOUR = [0.5, 0.3, 0.15, 0.05]
+OF_TWO = [0.625, 0.375, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, OF_FOUR),
+        ({"temperature": 0.5}, [one**2 / 0.365 for one in OF_FOUR]),
+        ({"top_k": 2}, OF_TWO),
+        ({"top_p": 0.75}, OF_TWO),
+        ({"log_threshold": -math.inf}, OF_FOUR),
+        # 0.05 is pruned; of the other three, with 0.53, 0.32, 0.16, the first two have 0.84 of the probability mass.
+        ({"log_threshold": math.log(0.2), "top_p": 0.83}, OF_TWO),
+        # Temperature 2 takes the root: 0.3 then is 0.77 of 0.5, and 0.15 is 0.55 of it.
+        ({"log_threshold": math.log(0.7), "temperature": 2.0}, [0.563508, 0.436492, 0.0, 0.0]),
+        ({"log_threshold": -1.0, "temperature": 0.0}, [1.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_tokens_are_drawn_with_their_probabilities(changes, expected):
+    settings = replace(ONE_TOKEN, **changes)
+    token, logprob = draw(torch.log(torch.tensor(OF_FOUR)).repeat(20_000, 1), settings, seeded())
     shares = torch.bincount(token, minlength=4) / len(token)
-    assert shares.tolist() == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.012)  # 3 standard errors
-    assert logprob[token == 1][0].exp().item() == pytest.approx(0.3)
+    assert shares.tolist() == pytest.approx(expected, abs=0.012)  # 3 standard errors
+    assert set(token.tolist()) == {number for number, one in enumerate(expected) if one}
+    # What is most probable is reported at temperature 1.
+    reported = torch.tensor(expected if settings.temperature else OF_FOUR)
+    torch.testing.assert_close(logprob.exp(), reported[token], atol=1e-6, rtol=0)
 
 
 def test_a_large_vocabulary_is_drawn_evenly():
@@ -277,46 +298,6 @@ def test_a_large_vocabulary_is_drawn_evenly():
     assert logprob.tolist() == pytest.approx([-math.log(50_000)] * len(token), abs=1e-6)
 
 
-def test_temperature_comes_before_the_softmax():
-    logits = torch.tensor([[1.0, 3.0, 2.0]]).repeat(50, 1)
-    token, logprob = draw(logits, replace(ONE_TOKEN, temperature=0.5), seeded())
-    expected = (logits / 0.5).log_softmax(-1).gather(-1, token[:, None])[:, 0]
-    assert logprob.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
-
-
-def test_cuts_renormalise_over_what_is_kept():
-    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).repeat(5_000, 1)
-    for cut in (replace(ONE_TOKEN, top_k=2), replace(ONE_TOKEN, top_p=0.75)):
-        token, logprob = draw(logits, cut, seeded())
-        assert set(token.tolist()) == {0, 1}
-        assert logprob[token == 0][0].exp().item() == pytest.approx(0.5 / 0.8)
-
-
-def test_pruning_keeps_the_safe_set_after_the_temperature():
-    # Temperature 2 halves the distances to the largest: 0, 1, 2.5. Tokens within 1.5 are sampled.
-    logits = torch.tensor([[4.0, 2.0, -1.0]]).repeat(5_000, 1)
-    pruned = replace(ONE_TOKEN, temperature=2.0, log_threshold=-1.5)
-    token, logprob = draw(logits, pruned, seeded())
-    assert set(token.tolist()) == {0, 1}
-    expected, outside = pruned_logprobs(logits[None] / 2.0, token[None], -1.5)
-    assert logprob.tolist() == pytest.approx(expected[0].tolist(), abs=1e-6)
-    assert not outside.any()
-    assert logprob[token == 1][0].exp().item() == pytest.approx(1 / (1 + math.e), abs=1e-6)
-    shares = torch.bincount(token, minlength=3) / len(token)
-    assert shares[1].item() == pytest.approx(1 / (1 + math.e), abs=0.019)  # 3 standard errors
-
-
-def test_pruning_comes_before_the_other_cuts():
-    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(2_000, 1)
-    # 0.05 is pruned; of the other three, with 0.53, 0.32, 0.16, the first two have 0.84 of the probability mass.
-    token, _ = draw(logits, replace(ONE_TOKEN, log_threshold=math.log(0.2), top_p=0.83), seeded())
-    assert set(token.tolist()) == {0, 1}
-    token, _ = draw(logits, replace(ONE_TOKEN, log_threshold=-math.inf), seeded())
-    assert set(token.tolist()) == {0, 1, 2, 3}
-    with pytest.raises(ValueError, match="at most 0"):
-        draw(logits, replace(ONE_TOKEN, log_threshold=0.5), seeded())
-
-
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
 def test_no_random_number_draws_a_token_without_probability(number):
     none = -torch.inf
@@ -325,13 +306,6 @@ def test_no_random_number_draws_a_token_without_probability(number):
     token, logprob = torch_decoding.draw(logits, ONE_TOKEN, numbers)
     assert token.tolist() == ([2, 0] if number == 0 else [4, 0])
     assert logprob.exp().tolist() == pytest.approx([0.5, 1.0])
-
-
-def test_greedy_takes_the_likeliest_and_reports_temperature_one():
-    logits = torch.tensor([[1.0, 3.0, 2.0]])
-    token, logprob = draw(logits, replace(ONE_TOKEN, temperature=0.0), seeded())
-    assert token.tolist() == [1]
-    assert logprob.item() == pytest.approx(logits.log_softmax(-1)[0, 1].item())
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from stages.engines.samplers.protocol import SamplingSettings, StopReason, Traje
 from stages.engines.samplers.torch_sampler import TorchSampler, rounded
 from tests.fakes.drawing import sample_numbered
 from tests.fakes.engine_params import TORCH_SAMPLER
-from tests.fakes.tiny_policy import write_tiny_policy
+from tests.fakes.tiny_policy import plain_logits, plain_logprobs, write_tiny_policy
 
 PARAMS = TORCH_SAMPLER.model_copy(update={"max_sequences": 16})
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
@@ -74,10 +74,7 @@ def random_biases(model):
 def assert_logprobs_are_the_models(model, prompts, drawn, tolerance=2e-5):
     for prompt, samples in zip(prompts, drawn, strict=True):
         for sample in samples:
-            ids = torch.tensor([[*prompt, *sample.token_ids]])
-            with torch.no_grad():
-                logprobs = model(ids).logits.float().log_softmax(-1)[0, len(prompt) - 1 : -1]
-            expected = logprobs.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0].tolist()
+            expected = plain_logprobs(model, prompt, sample.token_ids).tolist()
             assert sample.logprobs == pytest.approx(expected, abs=tolerance)
 
 
@@ -155,12 +152,10 @@ def test_kept_distributions_are_the_models_and_change_no_response(changes):
     for prompt, samples, twins in zip(PROMPTS, kept, plain, strict=True):
         for sample, twin in zip(samples, twins, strict=True):
             assert (sample.token_ids, sample.logprobs) == (twin.token_ids, twin.logprobs)
-            rows, ids = sample.distributions, torch.tensor([[*prompt, *sample.token_ids]])
+            rows, logits = sample.distributions, plain_logits(model, prompt, sample.token_ids) / settings.temperature
             assert rows.dtype == torch.float32 and not rows.is_inference()
             assert rows.untyped_storage().nbytes() == rows.nbytes  # holds no data of other responses
             assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == sample.logprobs
-            with torch.no_grad():
-                logits = model(ids).logits[0, len(prompt) - 1 : -1] / settings.temperature
             if settings.log_threshold is not None:
                 is_safe = safe_vocabulary(logits, settings.log_threshold)
                 assert (is_safe == rows.isfinite()).float().mean() > 0.999  # rounding at the border
@@ -249,9 +244,7 @@ def stale(versions):
 
 def scores(model):
     """Returns log-probs of RESPONSE after PROMPT by the model's forward pass."""
-    with torch.no_grad():
-        logprobs = model(torch.tensor([[*PROMPT, *RESPONSE]])).logits.log_softmax(-1)[0, len(PROMPT) - 1 : -1]
-    return pytest.approx(logprobs.gather(-1, torch.tensor(RESPONSE)[:, None])[:, 0].tolist(), abs=2e-5)
+    return pytest.approx(plain_logprobs(model, PROMPT, RESPONSE).tolist(), abs=2e-5)
 
 
 def scored(sampler):
@@ -296,36 +289,26 @@ def test_the_sampler_uses_the_rounded_weights_from_the_start_and_after_a_sync(mi
     assert sampler.logprobs([PROMPT], [sample.token_ids])[0] == pytest.approx(sample.logprobs, abs=2e-5)
 
 
-def test_stale_weights_are_those_of_so_many_versions_ago():
-    models = [version_of(seed) for seed in range(5)]
-    sampler = mismatched(stale(2))
-    for version, served in enumerate([0, 0, 0, 1, 2]):
-        sampler.load_weights(models[version].named_parameters(), version)
+@pytest.mark.parametrize(
+    ("versions", "loaded", "served", "kept"),
+    [
+        (2, range(5), [0, 0, 0, 1, 2], [2, 3, 4]),
+        (None, range(4), [0, 0, 0, 0], [0]),
+        (2, range(7, 11), [7, 7, 7, 8], [8, 9, 10]),  # after a resume: the oldest known ones that are not too old
+    ],
+    ids=["stale", "stale for good", "resumed"],
+)
+def test_stale_weights_are_those_of_so_many_versions_ago(versions, loaded, served, kept):
+    sampler = mismatched(stale(versions))
+    for version, expected in zip(loaded, served, strict=True):
+        model = version_of(version)
+        sampler.load_weights(model.named_parameters(), version)
         with torch.no_grad():
-            for weight in models[version].parameters():
+            for weight in model.parameters():
                 weight.mul_(2)  # the trainer continues with its weights
-        assert sampler.policy_version == served
-        assert scored(sampler) == scores(version_of(served))
-    assert sorted(sampler.past.kept) == [2, 3, 4]
-
-
-def test_stale_for_good_serves_the_first_weights_and_keeps_no_others():
-    sampler = mismatched(stale(None))
-    for version in range(4):
-        load(sampler, version)
-    assert sampler.policy_version == 0
-    assert scored(sampler) == scores(version_of(0))
-    assert list(sampler.past.kept) == [0]
-
-
-def test_after_a_resume_the_oldest_known_weights_that_are_not_too_old_are_served():
-    sampler = mismatched(stale(2))
-    served = []
-    for version in (7, 8, 9, 10):
-        load(sampler, version)
-        served.append(sampler.policy_version)
-        assert scored(sampler) == scores(version_of(sampler.policy_version))
-    assert served == [7, 7, 7, 8]
+        assert sampler.policy_version == expected
+        assert scored(sampler) == scores(version_of(expected))
+    assert sorted(sampler.past.kept) == kept
 
 
 @pytest.mark.parametrize("versions", [2, None])

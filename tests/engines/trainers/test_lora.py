@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 
 from stages.engines.policies.language_model import PolicyUnderAdapters, ReferencePolicy, language_model
 from stages.engines.policies.lora import with_lora
-from stages.engines.policies.policy_folders import random_model, save_policy
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
 from stages.engines.trainers.params import adapter_contradictions
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from tests.engines.deepspeed_ranks import MAX_NORM, deepspeed_params, is_same, micro_batches, snapshot, weighted_loss
+from tests.engines.policies.test_forward_probe import GPT2, HEADS, MIXTURE, write_family
 from tests.engines.trainers.test_torch_trainer import (
     BATCHES,
     assert_same,
@@ -26,7 +26,7 @@ from tests.engines.trainers.test_torch_trainer import (
     weights_of,
 )
 from tests.fakes.engine_params import ADAMW, LORA, MUON, TORCH_SAMPLER, TORCH_TRAINER
-from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
+from tests.fakes.tiny_policy import write_tiny_policy
 
 # Searched, not imported: every worker collects this file, and the import takes a second.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
@@ -176,18 +176,8 @@ def test_what_the_policy_does_not_have_is_refused(policy, changes, said):
         make_lora(policy, LORA.model_copy(update=changes))
 
 
-def saved_random(folder, model_type, **config):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        save_policy(random_model(model_type, vocab_size=258, eos_token_id=0, **config), byte_tokenizer(), folder)
-    return folder
-
-
 def test_the_experts_of_a_mixture_stay(tmp_path):
-    attention = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
-    experts = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "pad_token_id": 1, **attention, **experts}
-    policy = saved_random(tmp_path / "policy", "qwen3_moe", **sizes)
+    policy = write_family(tmp_path / "policy", "Qwen3Moe", HEADS | MIXTURE)
     trainer = trained(make_lora(policy))
     trainer.save_model(tmp_path / "saved")
     assert gap(trainer, make(policy)) > 0.01
@@ -203,7 +193,7 @@ def test_the_experts_of_a_mixture_stay(tmp_path):
 
 
 def test_a_policy_without_linear_layers_is_refused(tmp_path):
-    policy = saved_random(tmp_path / "policy", "gpt2", n_embd=32, n_layer=1, n_head=2, n_positions=128)
+    policy = write_family(tmp_path / "policy", "GPT2", GPT2)
     with pytest.raises(UserError, match="GPT2LMHeadModel has none: leave it out"):
         make_lora(policy)
 
