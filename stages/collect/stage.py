@@ -15,14 +15,19 @@ from stages.foundations.params import ReasoningGymSource, StrictParams
 from stages.foundations.stage import About, Stage
 
 
-class ArithmeticSource(StrictParams):
-    """Generated: chains of small sums, with worked solutions (stages/algorithms/arithmetic_tasks.py)."""
+class GeneratedProblems(StrictParams):
+    """Parameters common to generators of problems."""
 
-    kind: Literal["arithmetic"]
     rows: int = Field(ge=1)
     """Different problems."""
     seed: int
     """Seed of the generator; another seed gives other problems, some of which coincide."""
+
+
+class ArithmeticSource(GeneratedProblems):
+    """Generated: chains of small sums, with worked solutions (stages/algorithms/arithmetic_tasks.py)."""
+
+    kind: Literal["arithmetic"]
     weights: dict[Kind, Annotated[float, Field(gt=0)]] = Field(min_length=1)
     """Relative frequency of each kind of problem."""
     operand_max: int = Field(ge=1)
@@ -33,14 +38,10 @@ class ArithmeticSource(StrictParams):
     """Numbers of operations, all equally likely."""
 
 
-class DigitSource(StrictParams):
+class DigitSource(GeneratedProblems):
     """Generated: two of several digits must satisfy an equation (stages/algorithms/digit_tasks.py)."""
 
     kind: Literal["digits"]
-    rows: int = Field(ge=1)
-    """Different problems."""
-    seed: int
-    """Seed of the generator; another seed gives other problems, some of which coincide."""
     sizes: dict[Annotated[int, Field(ge=2, le=9)], Annotated[float, Field(gt=0)]] = Field(min_length=1)
     """Number of digits -> relative frequency."""
     coefficients: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
@@ -49,14 +50,12 @@ class DigitSource(StrictParams):
     """True generates held-out problems: a tenth of all, by a hash that ignores the order of the digits."""
 
 
-class CalculatorSource(StrictParams):
+class CalculatorSource(GeneratedProblems):
     """Generated: sums too hard for the head of a small policy (stages/algorithms/calculator_tasks.py)."""
 
     kind: Literal["calculator"]
     rows: int = Field(ge=1, le=MOST_ROWS)
     """Different problems."""
-    seed: int
-    """Seed of the generator; another seed gives other problems, some of which coincide."""
     is_held_out: bool
     """True generates held-out problems: a tenth of all, by a hash that ignores the order of the factors."""
 
@@ -104,54 +103,54 @@ class JoinedFields(StrictParams):
     """Text between them."""
 
 
-class AfterMarker(StrictParams):
+class OneField(StrictParams):
+    """Parameters common to what is read from one field."""
+
+    field: str
+    """Name of the field."""
+
+
+class AtMarker(OneField):
+    """Parameters common to the two sides of a marker."""
+
+    marker: str = Field(min_length=1)
+    """Text that must occur in the field; its last occurrence counts."""
+
+
+class AfterMarker(AtMarker):
     """The text after the last marker: the `72` of `... #### 72`."""
 
     kind: Literal["after"]
-    field: str
-    """Name of the field."""
-    marker: str = Field(min_length=1)
-    """Text that must occur in it."""
 
 
-class BeforeMarker(StrictParams):
+class BeforeMarker(AtMarker):
     """The text before the last marker, without the matches of some patterns."""
 
     kind: Literal["before"]
-    field: str
-    """Name of the field."""
-    marker: str = Field(min_length=1)
-    """Text that must occur in it."""
     strip: list[Pattern]
     """Regular expressions whose matches are removed (GSM8K: `<<[^>]*>>`, the calculator annotations)."""
 
 
-class Matches(StrictParams):
+class Matches(OneField):
     """All pieces that a pattern matches, in order: the equations of GSM8K's `... = <<48/2=24>>24 clips`."""
 
     kind: Literal["matches"]
-    field: str
-    """Name of the field."""
     pattern: Pattern
     """Regular expression; if it has groups, the first one is the piece."""
     separator: str
     """Text between pieces."""
 
 
-class Boxed(StrictParams):
+class Boxed(OneField):
     """The content of the last `\\boxed{}` of a worked solution."""
 
     kind: Literal["boxed"]
-    field: str
-    """Name of the field."""
 
 
-class Listed(StrictParams):
+class Listed(OneField):
     """A list as text; a single value, or a list of one, becomes that value without brackets."""
 
     kind: Literal["listed"]
-    field: str
-    """Name of the field."""
     open: str
     """Text before a list; lists inside lists are written in the same way."""
     separator: str
@@ -170,12 +169,10 @@ class QuestionWithChoices(StrictParams):
     """Name of the field that lists the choices, at most ten."""
 
 
-class ChoiceLetter(StrictParams):
+class ChoiceLetter(OneField):
     """The letter of the choice whose index, from 0, is in the field."""
 
     kind: Literal["choice_letter"]
-    field: str
-    """Name of the field."""
 
 
 def _kind_of(value: Any) -> str | None:

@@ -28,36 +28,9 @@ from stages.engines.pinned_files import pinned_file
 from stages.foundations.errors import UserError
 from stages.foundations.files import require_no_links, require_sha256
 from stages.foundations.machine import from_root
+from stages.foundations.page_formats import FORMATS, format_of_name, format_of_response
 
-FORMATS = {
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".rmd": "markdown",
-    ".qmd": "markdown",
-    ".txt": "text",
-    ".tex": "latex",
-    ".ptx": "pretext",
-    ".pretext": "pretext",
-    # Books in PreTeXt end in `.xml` too, and the reader takes any XML that marks its exercises.
-    ".xml": "pretext",
-    ".cnxml": "cnxml",
-}
-_HAS_MACROS = ("latex", "pretext")
-CONTENT_TYPES = {
-    "text/html": "html",
-    "application/xhtml+xml": "html",
-    "text/markdown": "markdown",
-    "text/x-markdown": "markdown",
-    "text/x-tex": "latex",
-    "application/x-tex": "latex",
-    "text/x-latex": "latex",
-    "application/x-latex": "latex",
-}
-# PreTeXt was MathBook XML before, and older books still begin with that name.
-_XML_MARKS = {b"cnx.rice.edu/cnxml": "cnxml", b"<pretext": "pretext", b"<mathbook": "pretext", b"<html": "html"}
+_HAS_MACROS = [name for name, form in FORMATS.items() if form.has_macros]
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _HTML_TAG = re.compile(
     r"<\s*(?:!doctype\s+html|html|head|body|main|article|section|div|p|span|table|ul|ol|dl|h[1-6]|details|math)\b",
@@ -108,7 +81,7 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[ReadPage]:
     macros = shared_macros(files, max_bytes)
     for file in files:
         name = file.relative_to(folder).as_posix()
-        form = FORMATS.get(file.suffix.lower())
+        form = format_of_name(name)
         if form is None:
             yield ReadPage(name, name, "", None, "format_not_known", f"ending {file.suffix!r}")
         elif file.stat().st_size > max_bytes:
@@ -123,7 +96,7 @@ def shared_macros(files: Sequence[Path], max_bytes: int) -> dict[str, Macro]:
     texts = (
         decode(file.read_bytes(), "") or ""
         for file in files
-        if file.suffix.lower() in (".sty", ".cls") or FORMATS.get(file.suffix.lower()) in _HAS_MACROS
+        if file.suffix.lower() in (".sty", ".cls") or format_of_name(file.name) in _HAS_MACROS
         if file.stat().st_size <= max_bytes
     )
     return agreed(unescape(text) if "<macros" in text else text for text in texts)
@@ -161,7 +134,7 @@ def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Read
     shared = os.path.commonpath([name.parent for name in names]) if names else ""
     for row, place in zip(rows[: source.max_pages], names, strict=False):
         url, page = row["url"], place.relative_to(shared).as_posix()
-        form = FORMATS.get(place.suffix.lower())
+        form = format_of_name(place.name)
         if form is None:
             yield ReadPage(page, url, "", None, "format_not_known", f"address {url}")
             continue
@@ -244,7 +217,7 @@ def _from_record(record: Any, number: int, max_bytes: int) -> ReadPage:
     if status is not None and status != 200:
         return ReadPage(name, url, "", None, "http_status", f"status {status}")
     body = _body(record, max_bytes)
-    form = format_of(kind, url, body[:4096])
+    form = format_of_response(kind, url, body[:4096])
     if form is None:
         return ReadPage(name, url, "", None, "format_not_known", f"content type {kind}")
     return _checked(name, url, form, body, record.http_charset or "", max_bytes)
@@ -285,24 +258,6 @@ def _unpacked_members(body: bytes, max_bytes: int) -> bytes:
         if not body.startswith(b"\x1f\x8b") or len(text) >= max_bytes:
             return text
     raise zlib.error(f"more than {_MAX_MEMBERS} gzip members")
-
-
-def format_of(content_type: str, url: str, beginning: bytes) -> str | None:
-    """Returns the format of a web response, None when no reader supports it.
-
-    XML is recognised by its beginning. Plain text and uninformative types are recognised by the ending of the address.
-    Without a known ending, text is text, and a page without any type is read as HTML.
-    """
-    if content_type in CONTENT_TYPES:
-        return CONTENT_TYPES[content_type]
-    if content_type in ("text/xml", "application/xml") or content_type.endswith("+xml"):
-        return next((form for mark, form in _XML_MARKS.items() if mark in beginning.lower()), None)
-    # Servers of repositories send Markdown and LaTeX as plain text, and some as bytes of no type.
-    if content_type in ("text/plain", "application/octet-stream", ""):
-        address = url.partition("?")[0].partition("#")[0]
-        otherwise = {"text/plain": "text", "": "html"}.get(content_type)
-        return FORMATS.get(PurePosixPath(address).suffix.lower(), otherwise)
-    return None
 
 
 def _require_file(name: str) -> Path:

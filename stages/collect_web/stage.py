@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from stages.foundations.page_formats import FormatName
 from stages.foundations.params import StrictParams
 from stages.foundations.stage import About, Stage
 
@@ -91,7 +92,14 @@ class FolderPages(StrictParams):
     """Licence of all of them."""
 
 
-class JsonlPages(StrictParams):
+class FirstPages(StrictParams):
+    """Parameters common to sources that have an order."""
+
+    max_pages: int | None = Field(ge=1)
+    """Pages read at most, from the beginning; null reads all."""
+
+
+class JsonlPages(FirstPages):
     """One page per line of a JSONL file, also `.gz`."""
 
     kind: Literal["jsonl"]
@@ -102,16 +110,14 @@ class JsonlPages(StrictParams):
     """Field that holds its address."""
     id_field: str
     """Field that names it; names are unique within the source."""
-    format: Literal["html", "markdown", "text", "cnxml", "latex", "pretext"]
+    format: FormatName
     licence: str
-    max_pages: int | None = Field(ge=1)
-    """Pages read at most, from the beginning; null reads all."""
 
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class ListedPages(StrictParams):
+class ListedPages(FirstPages):
     """Pages behind pinned URLs, from a list in a file; the URL's ending gives the format."""
 
     kind: Literal["listed"]
@@ -120,18 +126,14 @@ class ListedPages(StrictParams):
     sha256: Sha256
     """Hash of the list: DVC reads the parameters and not the list, so a change of the list must appear here."""
     licence: str
-    max_pages: int | None = Field(ge=1)
-    """Pages fetched at most, from the beginning; null fetches all."""
 
 
-class WarcPages(StrictParams):
+class WarcPages(FirstPages):
     """Responses of a WARC archive, compressed or not: HTML, Markdown, LaTeX, text, CNXML, PreTeXt."""
 
     kind: Literal["warc"]
     path: str
     licence: str
-    max_pages: int | None = Field(ge=1)
-    """Pages read at most, from the beginning; null reads all."""
 
 
 WebSource = Annotated[

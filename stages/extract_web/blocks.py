@@ -21,6 +21,14 @@ _HALF_PAIRS = re.compile("[\ud800-\udfff]")
 HIDDEN_SPACE = re.compile(r"[\u200b\u200c\u200d\u2060\ufeff\u00ad]")
 
 
+class Unreadable(Exception):
+    """A reader cannot read the page. Arguments: the reason of the drop, and a detail."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """One block of text."""

@@ -226,11 +226,8 @@ def short_answer(solution: str | None, labelled: str | None, max_characters: int
     also clear if the last sentence ends in its conclusion ("so the speed is 12 m/s"). All others are in doubt, and so
     are solutions with parts.
     """
-    if labelled:
-        answer = _stated(labelled, max_characters)
-        if answer:
-            return answer
-    return _stated(solution, max_characters) if solution else None
+    found = (_stated(text, max_characters) for text in (labelled, solution) if text)
+    return next(filter(None, found), None)
 
 
 def _stated(text: str, max_characters: int) -> str | None:

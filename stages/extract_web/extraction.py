@@ -6,37 +6,17 @@ A page that hangs, crashes or fills its process costs only itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
-from stages.extract_web.blocks import Page
+from stages.extract_web.blocks import Page, Unreadable
 from stages.extract_web.candidates import candidate_rows, judged
-from stages.extract_web.exercises import Exercise, find_exercises
-from stages.extract_web.readers.html_reader import NotHtml, read_html, read_structured_data
-from stages.extract_web.readers.latex_reader import TooManyCommands, read_latex
-from stages.extract_web.readers.text_reader import read_markdown, read_text
-from stages.extract_web.readers.xml_reader import NotXml, read_xml
+from stages.extract_web.exercises import find_exercises
+from stages.extract_web.readers import READERS
 from stages.foundations.errors import UserError
+from stages.foundations.page_formats import FORMATS
 
-
-def _read_html(content: str) -> tuple[list[Exercise], int]:
-    # Structured data first: there the author names the question and the accepted answer.
-    found = read_structured_data(content)
-    page = Page() if found else read_html(content)
-    return found or find_exercises(page), page.boxes_left_out
-
-
-READERS: dict[str, Callable[[str], tuple[list[Exercise], int]]] = {
-    "html": _read_html,
-    "markdown": lambda content: (read_markdown(content), 0),
-    "text": lambda content: (find_exercises(read_text(content)), 0),
-    # One reader for both dialects, because it knows the element names of both.
-    "cnxml": lambda content: (read_xml(content), 0),
-    "pretext": lambda content: (read_xml(content), 0),
-    "latex": lambda content: (read_latex(content), 0),
-}
-"""Format -> function that returns the exercises and the boxes that it left out as site furniture."""
 MAX_CHARACTERS = 16_000_000
 MAX_TAGS = 400_000
 """Most opening brackets in a page of markup; real pages, including formulas, stay below 150,000."""
@@ -49,26 +29,23 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
 
     Never raises for a bad page, apart from MemoryError where memory is limited: see `read_pages`.
     """
-    reader = READERS.get(page["format"])
-    if reader is None:
-        return [], "format_not_read", f"no reader for {page['format']!r}; there are: {', '.join(READERS)}", 0
+    form = page["format"]
+    if form not in READERS:
+        return [], "format_not_read", f"no reader for {form!r}; there are: {', '.join(READERS)}", 0
     content = page["content"]
     if len(content) > MAX_CHARACTERS:
         return [], "too_large", f"{len(content)} characters", 0
-    # Not in LaTeX and plain text, where the sign means less-than.
-    if page["format"] in ("html", "markdown", "cnxml", "pretext") and content.count("<") > MAX_TAGS:
+    if FORMATS[form].has_elements and content.count("<") > MAX_TAGS:
         return [], "too_many_tags", f"{content.count('<')} opening brackets", 0
     try:
-        exercises, boxes = reader(content)
+        found = READERS[form](content)
+        exercises = find_exercises(found) if isinstance(found, Page) else found
         candidates = candidate_rows(page, judged(exercises), max_answer_characters)
-    except NotHtml as error:
-        return [], "not_html", str(error), 0
-    except NotXml as error:
-        return [], "not_xml", str(error), 0
-    except TooManyCommands as error:
-        return [], "too_many_commands", str(error), 0
+    except Unreadable as error:
+        return [], error.reason, error.detail, 0
     except RecursionError:
         return [], "nested_too_deep", "", 0
+    boxes = found.boxes_left_out if isinstance(found, Page) else 0
     return candidates, "" if candidates else "no_exercise", "", boxes
 
 

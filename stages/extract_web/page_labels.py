@@ -200,12 +200,11 @@ def leading_number(block: Block, index: int) -> Numbered | None:
     """The number that the block's text begins with."""
     if block.kind not in ("paragraph", "item", "term"):
         return None
-    if len(block.text) <= MAX_ALONE and (alone := _ALONE.fullmatch(block.text)):
-        return Numbered(index, alone["number"], "", ("alone", block.depth))
-    found = _LEADING.match(block.text) or _HASH.match(block.text)
-    if not found or found.end() == len(block.text):
-        return None
-    return Numbered(index, found["number"], block.text[found.end() :], ("text", block.depth))
+    number, rest = strip_number(block.text)
+    if number:
+        return Numbered(index, number, rest, ("text" if rest else "alone", block.depth))
+    found = _HASH.match(block.text)
+    return found and Numbered(index, found["number"], block.text[found.end() :], ("text", block.depth))
 
 
 def strip_number(text: str) -> tuple[str, str]:

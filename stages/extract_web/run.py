@@ -18,9 +18,9 @@ def main(job: Job) -> None:
     params: ExtractWebParams = job.sections["extract_web"]
     attempt = job.attempt(params.model_dump(), {"pages": paths.pages})
     with track(attempt) as tracked:
-        extracted = extract(paths.pages, params, attempt.pieces)
-        write_table(extracted.candidates, paths.candidates, CANDIDATE)
-        write_table(extracted.drops, paths.dropped, DROPPED)
-        write_metrics(paths.metrics, extracted.counts, {paths.headline: {"kept": "candidates/all"}})
-        tracked.summary(extracted.counts)
+        candidates, drops, counts = extract(paths.pages, params, attempt.pieces)
+        write_table(candidates, paths.candidates, CANDIDATE)
+        write_table(drops, paths.dropped, DROPPED)
+        write_metrics(paths.metrics, counts, {paths.headline: {"kept": "candidates/all"}})
+        tracked.summary(counts)
     shutil.rmtree(attempt.pieces, ignore_errors=True)

@@ -50,37 +50,25 @@ PAGES_PER_SHARD = 512
 """At most so many pages of a table are read again after a kill; starting a process costs as much as 20 pages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extracted:
-    """Rows of the tables `candidate` and `dropped`, and metrics."""
-
-    candidates: list[dict[str, Any]]
-    drops: list[dict[str, Any]]
-    counts: dict[str, int]
+Rows = list[dict[str, Any]]
 
 
 @dataclass(slots=True)
 class Shard:
-    """Some pages, the paths of their output files, and the outcome."""
+    """Some pages, the paths of what is made of them, and the outcome."""
 
     pages: Path
-    candidates: Path
-    dropped: Path
-    metrics: Path
+    made: tuple[Path, Path, Path]
+    """Candidates, drops and metrics."""
     failure: str = ""
-    """Why its files do not exist."""
+    """Why these files do not exist."""
     is_reused: bool = False
 
-    @property
-    def made(self) -> tuple[Path, Path, Path]:
-        """Returns the files."""
-        return self.candidates, self.dropped, self.metrics
 
-
-def extract(pages: Path, params: ExtractWebParams, pieces: Path) -> Extracted:
-    """Returns the rows of a page table, or of a folder of shards, in order. Unreadable shards become rows of the
-    dropped table; UserError only when all are. Shards of a table are in `pieces`; results of a folder are kept
-    permanently."""
+def extract(pages: Path, params: ExtractWebParams, pieces: Path) -> tuple[Rows, Rows, dict[str, int]]:
+    """Returns candidates, drops and metrics of a page table, or of a folder of shards, in order. Unreadable shards
+    become rows of the dropped table; UserError only when all are. Shards of a table are in `pieces`; results of a
+    folder are kept permanently."""
     if pages.is_dir():
         shards = extract_shards(find_shards(pages), state_folder() / "scratch" / "extract_web-shards", params)
     else:
@@ -97,11 +85,11 @@ def extract(pages: Path, params: ExtractWebParams, pieces: Path) -> Extracted:
     counts = Counter({"shards/all": len(shards), "shards/failed": len(failed)} if pages.is_dir() else {})
     for shard in shards:
         if not shard.failure:
-            counts.update(json.loads(shard.metrics.read_text()))
+            counts.update(json.loads(shard.made[2].read_text()))
     # Pages first, then rows: the result does not show where a table was cut.
     drops = sorted(rows_of(shards, DROPPED), key=lambda drop: drop["reason"] == "low_confidence")
     drops += unreadable.dropped_frame().to_dict("records")
-    return Extracted(list(rows_of(shards, CANDIDATE)), drops, dict(counts))
+    return list(rows_of(shards, CANDIDATE)), drops, dict(counts)
 
 
 def find_shards(folder: Path) -> list[Path]:
@@ -182,8 +170,8 @@ def rows_of(shards: Sequence[Shard], schema: TableSchema) -> Iterator[dict[str, 
     """Returns the rows of all successful shards, in order; `schema` is candidate or dropped."""
     for shard in shards:
         if not shard.failure:
-            path = shard.candidates if schema is CANDIDATE else shard.dropped
-            yield from read_table(path, schema).to_dict("records")
+            candidates, dropped, _ = shard.made
+            yield from read_table(candidates if schema is CANDIDATE else dropped, schema).to_dict("records")
 
 
 def _common_key(params: ExtractWebParams) -> str:
@@ -199,10 +187,10 @@ def _shard(pages: Path, work: Path, common: str) -> Shard:
     key = stable_hash([sha256_of(pages), common])[:16] if pages.is_file() else ""
     # Absolute, because a worker of Ray may run in another folder.
     beginning = work.absolute() / f"{pages.stem}-{key}"
-    made = (
+    candidates, dropped, metrics = (
         beginning.with_name(f"{beginning.name}.{name}") for name in ("candidates.parquet", "dropped.parquet", "json")
     )
-    return Shard(pages.absolute(), *made)
+    return Shard(pages.absolute(), (candidates, dropped, metrics))
 
 
 def _run(
@@ -279,9 +267,7 @@ def extract_shard(pages: str, outputs: Sequence[str], params: Mapping[str, Any])
     return "", False
 
 
-def extract_table(
-    pages: pandas.DataFrame, params: ExtractWebParams
-) -> tuple[list[dict[str, Any]], Funnel, dict[str, int]]:
+def extract_table(pages: pandas.DataFrame, params: ExtractWebParams) -> tuple[Rows, Funnel, dict[str, int]]:
     """Returns all candidates in page order, the funnel, and metrics.
 
     The funnel counts pages; candidates with too little confidence are stored in it separately and have their own
@@ -292,8 +278,8 @@ def extract_table(
         for row in pages.to_dict("records")
     ]
     funnel = Funnel("extract_web", len(records))
-    doubtful: list[dict[str, Any]] = []
-    candidates: list[dict[str, Any]] = []
+    doubtful: Rows = []
+    candidates: Rows = []
     limits = WorkerLimits(params.page_memory_mib, params.page_timeout_seconds)
     whole = [row for row in records if not _missing(row)]
     boxes_left_out = 0

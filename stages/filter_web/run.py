@@ -128,9 +128,10 @@ def _apply_row_rules(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
 
 
 def first_objection(row: dict[str, Any], rules: FilterRules) -> tuple[str, str]:
-    candidate = Candidate(row["candidate_id"], row["problem"] or "", row["solution"] or "", row["answer"] or "")
-    if detail := far_too_long(candidate):
-        return "too_long", detail
+    candidate = Candidate(row["problem"] or "", row["solution"] or "", row["answer"] or "")
+    longest = max(map(len, (candidate.problem, candidate.solution, candidate.answer)))
+    if longest > MOST_CHARACTERS:
+        return "too_long", f"a text of {longest} characters, at most {MOST_CHARACTERS}"
     for name, rule in RULES.items():
         detail = rule(candidate) if getattr(rules, name) else None
         if detail:
@@ -302,7 +303,6 @@ MOST_CHARACTERS = 20_000
 class Candidate:
     """One row of the candidate table, with absent texts as empty strings."""
 
-    candidate_id: str
     problem: str
     solution: str
     answer: str
@@ -428,12 +428,6 @@ def too_long(row: Candidate, limits: LengthLimits) -> str | None:
         if characters > limit:
             return f"{name} of {characters} characters, at most {limit}"
     return None
-
-
-def far_too_long(row: Candidate) -> str | None:
-    """A text that no rule checks."""
-    longest = max(map(len, (row.problem, row.solution, row.answer)))
-    return f"a text of {longest} characters, at most {MOST_CHARACTERS}" if longest > MOST_CHARACTERS else None
 
 
 def wrong_language(row: Candidate) -> str | None:

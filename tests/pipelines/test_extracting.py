@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.commands.extracting import format_of_content
+from stages.foundations.page_formats import format_of_text
 
 HTML = "<html><body><h3>Exercise 1</h3><p>Compute 1+2.</p><h4>Solution</h4><p>3</p></body></html>"
 
@@ -47,6 +47,14 @@ def test_a_line_that_is_too_long_is_one_bad_row(tmp_path, monkeypatch):
     assert "pages.jsonl:1: too_large" in result.stderr and "pages: 1 read, 1 too_large" in result.stderr
 
 
+def test_a_row_may_name_its_format_in_any_words(tmp_path):
+    """ "pretext xml" is not text."""
+    text = "<section><exercise><statement><p>Go.</p></statement><solution><p>3</p></solution></exercise></section>"
+    (tmp_path / "pages.jsonl").write_text(json.dumps({"format": "PreTeXt XML", "text": text}))
+    row = json.loads(run(tmp_path / "pages.jsonl").stdout)
+    assert (row["format"], row["problem"], row["evidence"]) == ("pretext", "Go.", "marked")
+
+
 def test_a_missing_file_is_the_users_mistake(tmp_path):
     result = run(tmp_path / "none.html")
     assert result.exit_code == 2 and "no such file" in result.stderr and not result.stdout
@@ -65,7 +73,7 @@ def test_a_missing_file_is_the_users_mistake(tmp_path):
     ],
 )
 def test_formats_are_told_by_content(text, form):
-    assert format_of_content(text) == form
+    assert format_of_text(text) == form
 
 
 def test_a_folder_in_two_processes_with_what_is_wanted(tmp_path):

@@ -13,8 +13,7 @@ import torch
 import yaml
 
 from stages.__main__ import main
-from stages.collect.conversations import UnusableConversation, read_conversation
-from stages.collect.run import collect_source
+from stages.collect.run import UnusableConversation, collect_source, read_conversation
 from stages.collect.stage import SourceParams
 from stages.demonstrate.run import take_by_weight
 from stages.engines.policies.policy_folders import load_policy

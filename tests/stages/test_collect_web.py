@@ -22,17 +22,9 @@ from stages.foundations.tables import DROPPED, PAGE, read_table
 from tests.fakes.file_server import serving
 from tests.fakes.one_stage import run_stage
 
-SHARES = {
-    "answer_only": 0.3,
-    "rambling": 0.1,
-    "unfinished": 0.05,
-    "rambling_without_end": 0.25,
-    "missing_solution": 0.05,
-    "missing_answer": 0.1,
-    "wrong_answer": 0.05,
-    "repeated": 0.1,
-}
-GENERATED = SHARES | {"exercises": 120, "exercises_per_page": 10, "licence": "generated"}
+GENERATED = {"exercises": 120, "exercises_per_page": 10, "licence": "generated", "answer_only": 0.3, "rambling": 0.1}
+GENERATED |= {"unfinished": 0.05, "rambling_without_end": 0.25, "missing_solution": 0.05, "missing_answer": 0.1}
+GENERATED |= {"wrong_answer": 0.05, "repeated": 0.1}
 ARITHMETIC = GENERATED | {"kind": "arithmetic_pages", "step_error": 0.1}
 DIGITS = GENERATED | {"kind": "digit_pages", "exercises": 90, "sizes": {3: 1.0, 6: 1.0}, "coefficients": [2, 3, 4]}
 DIGITS |= {"jump": 0.2, "slip": 0.05, "retry": 0.1, "near_misses": 0.3}
@@ -47,17 +39,37 @@ def collect(tmp_path, max_page_kib=64, **sources):
     return pages, dict(zip(dropped["row_id"], dropped["reason"], strict=True)), metrics
 
 
-def jsonl(path, **changes):
-    return {
-        "kind": "jsonl",
-        "path": str(path),
-        "content_field": "html",
-        "url_field": "url",
-        "id_field": "page",
-        "format": "html",
-        "licence": "CC BY 4.0",
-        "max_pages": None,
-    } | changes
+def folder(path, glob="*"):
+    return {"kind": "folder", "path": str(path), "glob": glob, "licence": "CC0"}
+
+
+def jsonl(path):
+    fields = {"content_field": "html", "url_field": "url", "id_field": "page", "format": "html"}
+    return {"kind": "jsonl", "path": str(path), "licence": "CC BY 4.0", "max_pages": None} | fields
+
+
+def warc(path):
+    return {"kind": "warc", "path": str(path), "licence": "x", "max_pages": None}
+
+
+def warc_record(url, body, status="200 OK", kind="text/html; charset=utf-8"):
+    http = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n\r\n".encode() + body
+    head = (
+        f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2024-01-01T00:00:00Z\r\n"
+        f"WARC-Record-ID: <urn:uuid:00000000-0000-0000-0000-{abs(hash(url)) % 10**12:012d}>\r\n"
+        f"Content-Type: application/http; msgtype=response\r\nContent-Length: {len(http)}\r\n\r\n"
+    )
+    return head.encode() + http + b"\r\n\r\n"
+
+
+def crawl(tmp_path, *records):
+    """Returns the pages of an archive of these responses, and one good one after them, and the reasons of drops."""
+    path = tmp_path / "crawl.warc"
+    path.write_bytes(b"".join([*records, warc_record("http://last", HTML.encode())]))
+    pages, reasons, _ = collect(tmp_path, crawl=warc(path))
+    *before, last = pages["content"]
+    assert last == HTML
+    return before, list(reasons.values()), pages["format"].tolist()[:-1]
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
@@ -68,25 +80,25 @@ def test_a_link_out_of_a_folder_is_refused(tmp_path, is_folder):
     (tmp_path / "site").mkdir()
     place = tmp_path / "site" / ("deep" if is_folder else "page.html")
     place.symlink_to(outside if is_folder else outside / "page.html")
-    site = {"kind": "folder", "path": str(tmp_path / "site"), "glob": "*/*" if is_folder else "*", "licence": "CC0"}
     with pytest.raises(UserError, match=f"{place} is a link to {outside}"):
-        collect(tmp_path, site=site)
+        collect(tmp_path, site=folder(tmp_path / "site", "*/*" if is_folder else "*"))
 
 
 def test_folder(tmp_path):
-    folder = tmp_path / "site"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "deep" / "good.html").write_text(HTML)
-    (folder / "latin.htm").write_bytes("<p>caf\u00e9 \u00bd</p>".encode("cp1252"))
-    (folder / "notes.md").write_text("# Exercise 1\n2+2?")
-    (folder / "letter.html").write_text("Dear sir, 3 < 4.")
-    (folder / "empty.html").write_text(" \n")
-    (folder / "big.html").write_text("<p>" + "x" * 70_000)
-    (folder / "picture.png").write_bytes(b"\x89PNG")
-    (folder / "binary.html").write_bytes(b"<p>" + bytes(range(32)) * 40)
-    pages, reasons, metrics = collect(
-        tmp_path, site={"kind": "folder", "path": str(folder), "glob": "**/*", "licence": "CC0"}
-    )
+    contents = {
+        "deep/good.html": HTML.encode(),
+        "latin.htm": "<p>caf\u00e9 \u00bd</p>".encode("cp1252"),
+        "notes.md": b"# Exercise 1\n2+2?",
+        "letter.html": b"Dear sir, 3 < 4.",
+        "empty.html": b" \n",
+        "big.html": b"<p>" + b"x" * 70_000,
+        "picture.png": b"\x89PNG",
+        "binary.html": b"<p>" + bytes(range(32)) * 40,
+    }
+    (tmp_path / "site" / "deep").mkdir(parents=True)
+    for name, content in contents.items():
+        (tmp_path / "site" / name).write_bytes(content)
+    pages, reasons, metrics = collect(tmp_path, site=folder(tmp_path / "site", "**/*"))
     assert pages["page_id"].tolist() == ["site/deep/good.html", "site/latin.htm", "site/notes.md"]
     assert pages["format"].tolist() == ["html", "html", "markdown"]
     assert "caf\u00e9 \u00bd" in pages["content"][1]
@@ -170,28 +182,25 @@ def test_jsonl_counts_what_it_cannot_use(tmp_path):
     assert metrics["rows/in"] == 7
 
 
-def test_truncated_archive_keeps_what_came_before(tmp_path):
+def unlike_pages(count):
+    """Returns pages that do not compress."""
     rng = random.Random(0)
-    rows = [json.dumps({"page": str(i), "url": "u", "html": HTML + str(rng.getrandbits(4_000))}) for i in range(200)]
-    path = tmp_path / "pages.jsonl.gz"
-    path.write_bytes(gzip.compress("\n".join(rows).encode())[:60_000])
-    pages, reasons, _ = collect(tmp_path, web=jsonl(path))
-    assert 0 < len(pages) < 200
-    assert set(reasons.values()) == {"archive_damaged"}
+    return [HTML + str(rng.getrandbits(4_000)) for _ in range(count)]
 
 
-def warc(path):
-    return {"kind": "warc", "path": str(path), "licence": "x", "max_pages": None}
-
-
-def warc_record(url, body, status="200 OK", kind="text/html; charset=utf-8"):
-    http = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n\r\n".encode() + body
-    head = (
-        f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2024-01-01T00:00:00Z\r\n"
-        f"WARC-Record-ID: <urn:uuid:00000000-0000-0000-0000-{abs(hash(url)) % 10**12:012d}>\r\n"
-        f"Content-Type: application/http; msgtype=response\r\nContent-Length: {len(http)}\r\n\r\n"
-    )
-    return head.encode() + http + b"\r\n\r\n"
+def test_a_truncated_archive_keeps_what_came_before(tmp_path):
+    rows = [json.dumps({"page": str(i), "url": "u", "html": page}) for i, page in enumerate(unlike_pages(200))]
+    records = [warc_record(f"http://a/{i}", page.encode()) for i, page in enumerate(unlike_pages(50))]
+    for name, source, content, least in (
+        ("pages.jsonl.gz", jsonl, gzip.compress("\n".join(rows).encode())[:60_000], 1),
+        ("plain.warc", warc, b"".join(records)[:-600], 45),
+        ("members.warc.gz", warc, b"".join(map(gzip.compress, records))[:-600], 45),
+    ):
+        (tmp_path / name).write_bytes(content)
+        pages, reasons, metrics = collect(tmp_path, some=source(tmp_path / name))
+        assert least <= len(pages) < 200 and metrics["rows/in"] == len(pages) + len(reasons)
+        assert pages["content"][0].startswith(HTML) and set(reasons.values()) <= {"archive_damaged"}
+        assert reasons or source is warc
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
@@ -230,27 +239,9 @@ def test_warc(tmp_path, is_compressed):
     ],
 )
 def test_warc_responses_are_read_by_their_type(tmp_path, kind, url, body, form):
-    path = tmp_path / "crawl.warc"
-    path.write_bytes(warc_record(url, body.encode(), kind=kind) + warc_record("http://last", HTML.encode()))
-    pages, reasons, _ = collect(tmp_path, crawl=warc(path))
-    if form in (None, "not_html"):
-        assert list(reasons.values()) == [form or "format_not_known"] and len(pages) == 1
-    else:
-        assert pages["format"].tolist() == [form, "html"] and not reasons
-
-
-def test_a_truncated_warc_keeps_what_came_before(tmp_path):
-    rng = random.Random(0)
-    records = [warc_record(f"http://a/{n}", (HTML + str(rng.getrandbits(4_000))).encode()) for n in range(50)]
-    for name, content in (
-        ("plain.warc", b"".join(records)[:-600]),
-        ("members.warc.gz", b"".join(map(gzip.compress, records))[:-600]),
-    ):
-        path = tmp_path / name
-        path.write_bytes(content)
-        pages, reasons, metrics = collect(tmp_path, crawl=warc(path))
-        assert 45 <= len(pages) <= 50 and metrics["rows/in"] == len(pages) + len(reasons)
-        assert pages["content"][0].startswith(HTML)
+    _, reasons, formats = crawl(tmp_path, warc_record(url, body.encode(), kind=kind))
+    is_read = form not in (None, "not_html")
+    assert (formats, reasons) == (([form], []) if is_read else ([], [form or "format_not_known"]))
 
 
 @pytest.mark.parametrize(
@@ -268,19 +259,14 @@ def test_a_truncated_warc_keeps_what_came_before(tmp_path):
 )
 def test_what_the_server_compressed_is_read(tmp_path, encoding, compress):
     kind = f"text/html\r\nContent-Encoding: {encoding}"
-    (tmp_path / "a.warc").write_bytes(warc_record("http://a", compress(HTML.encode()), kind=kind))
-    assert collect(tmp_path, crawl=warc(tmp_path / "a.warc"))[0]["content"].tolist() == [HTML]
+    assert crawl(tmp_path, warc_record("http://a", compress(HTML.encode()), kind=kind)) == ([HTML], [], ["html"])
 
 
 @pytest.mark.parametrize("label", ["undefined", "punycode", "idna", "unicode_escape", "rot13", "utf-7", "utf-8\0"])
 def test_an_encoding_that_no_browser_knows_is_passed_over(tmp_path, label):
     page = f"<p>caf\u00e9 <meta charset={label}>".encode("cp1252") + b"a" * 50_000
-    (tmp_path / "a.warc").write_bytes(
-        warc_record("http://a/1", page, kind=f"text/html; charset={label}") + warc_record("http://a/2", b"<p>2")
-    )
-    pages, reasons, _ = collect(tmp_path, crawl=warc(tmp_path / "a.warc"))
-    assert pages["url"].tolist() == ["http://a/1", "http://a/2"] and not reasons
-    assert pages["content"][0].startswith("<p>caf\u00e9 ")
+    [content], reasons, _ = crawl(tmp_path, warc_record("http://a/1", page, kind=f"text/html; charset={label}"))
+    assert content.startswith("<p>caf\u00e9 ") and not reasons
 
 
 @pytest.mark.parametrize(
@@ -305,12 +291,8 @@ def test_a_stated_encoding_is_read_as_browsers_read_it(label, codec, text):
 
 def test_thousands_of_gzip_members_are_no_page(tmp_path):
     members = gzip.compress(b"") * 2_000 + gzip.compress(HTML.encode())
-    kind = "text/html\r\nContent-Encoding: gzip"
-    (tmp_path / "a.warc").write_bytes(
-        warc_record("http://a", members, kind=kind) + warc_record("http://b", HTML.encode())
-    )
-    pages, reasons, _ = collect(tmp_path, crawl=warc(tmp_path / "a.warc"))
-    assert pages["url"].tolist() == ["http://b"] and list(reasons.values()) == ["undecodable"]
+    record = warc_record("http://a", members, kind="text/html\r\nContent-Encoding: gzip")
+    assert crawl(tmp_path, record)[:2] == ([], ["undecodable"])
 
 
 def test_bombs_are_bounded(tmp_path):

@@ -100,7 +100,7 @@ def test_rule_objects_to_its_case_and_can_be_switched_off(tmp_path, name):
     ],
 )
 def test_good_exercises_pass_every_rule(problem, solution, answer):
-    row = Candidate("1", problem, solution, answer)
+    row = Candidate(problem, solution, answer)
     assert {name: rule(row) for name, rule in RULES.items() if rule(row)} == {}
 
 
@@ -117,7 +117,7 @@ def test_good_exercises_pass_every_rule(problem, solution, answer):
     ],
 )
 def test_what_leans_on_another_text_is_refused(problem, reason):
-    assert RULES[reason](Candidate("1", problem, "3", "3"))
+    assert RULES[reason](Candidate(problem, "3", "3"))
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,13 @@ def test_what_leans_on_another_text_is_refused(problem, reason):
     ],
 )
 def test_what_a_copy_of_the_problem_answers_is_refused_where_that_is_asked(problem, answer):
-    assert RULES["copy_is_correct"](Candidate("1", problem, answer, answer))
+    assert RULES["copy_is_correct"](Candidate(problem, answer, answer))
 
 
 def test_too_long_names_the_text():
     limits = LengthLimits(problem_characters=10, solution_characters=10, answer_characters=2)
-    assert too_long(Candidate("1", "short", "short", "long"), limits) == "answer of 4 characters, at most 2"
-    assert too_long(Candidate("1", "short", "short", "42"), limits) is None
+    assert too_long(Candidate("short", "short", "long"), limits) == "answer of 4 characters, at most 2"
+    assert too_long(Candidate("short", "short", "42"), limits) is None
 
 
 @pytest.mark.timeout(240)

@@ -22,7 +22,7 @@ from typing import Any
 from lxml import etree
 from lxml.etree import _Element
 
-from stages.extract_web.blocks import Block, Mark, Page, decoded, tidy
+from stages.extract_web.blocks import Block, Mark, Page, Unreadable, decoded, tidy
 from stages.extract_web.exercises import Exercise
 from stages.extract_web.labels import HIDES, Label, Part, labelled_part, prefix_label
 from stages.extract_web.page_labels import ASKS, section_text
@@ -42,8 +42,14 @@ MAX_DEPTH = 150
 """Elements nested deeper are left out: three Python frames per level must stay below the interpreter's limit."""
 
 
+def read_html_page(content: str) -> Page | list[Exercise]:
+    """Returns the questions that the page declares, else its blocks; Unreadable when there is nothing to parse."""
+    # Structured data first: there the author names the question and the accepted answer.
+    return read_structured_data(content) or read_html(content)
+
+
 def read_html(content: str) -> Page:
-    """Returns the page's blocks in reading order; NotHtml when there is nothing to parse."""
+    """Returns the page's blocks in reading order; Unreadable when there is nothing to parse."""
     root = parse_html(content)
     settle(root)
     page = Page()
@@ -176,15 +182,13 @@ class _Walk:
             return
         if name in ("sup", "sub"):
             self.script_text(element, "^" if name == "sup" else "_", depth)
-        elif name in EMPHASIS and self.is_blank:
-            first = len(self.pieces)
-            self.inline(element, depth + 1)
+            return
+        is_lead, first = name in EMPHASIS and self.is_blank, len(self.pieces)
+        self.inline(element, depth + 1)
+        if is_lead:
             self.lead = "".join(self.pieces[first:])
-        else:
-            first = len(self.pieces)
-            self.inline(element, depth + 1)
-            if name == "code":
-                self.pieces[first:] = [piece.translate(_SHIELD) for piece in self.pieces[first:]]
+        elif name == "code":
+            self.pieces[first:] = [piece.translate(_SHIELD) for piece in self.pieces[first:]]
 
     def toggle(self, element: _Element, name: str) -> bool:
         """A link or button that opens a part becomes a separate label; other buttons are left out.
@@ -416,18 +420,14 @@ BLOCKS = (
 )
 
 
-class NotHtml(Exception):
-    """The text has no element that an HTML page consists of."""
-
-
 def parse_html(content: str) -> _Element:
-    """Returns the root of the page's tree, without source comments; NotHtml when there is nothing to parse."""
+    """Returns the root of the page's tree, without source comments; Unreadable when there is nothing to parse."""
     try:
         root = etree.fromstring(decoded(content), etree.HTMLParser(remove_comments=True, remove_pis=True))
     except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
-        raise NotHtml(str(error)) from error
+        raise Unreadable("not_html", str(error)) from error
     if root is None:
-        raise NotHtml("no element")
+        raise Unreadable("not_html", "no element")
     return root
 
 
@@ -515,6 +515,6 @@ def _text(value: Any) -> str:
         return value.strip() if isinstance(value, str) else ""
     try:
         page = read_html(value)
-    except NotHtml:
+    except Unreadable:
         return ""
     return section_text(page, Label(Part.BOUNDARY, "", ""), -1, len(page.blocks))

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from stages.algorithms.latex_macros import definitions, expander
-from stages.extract_web.blocks import tidy
+from stages.extract_web.blocks import Unreadable, tidy
 from stages.extract_web.exercises import Exercise
 from stages.extract_web.readers.formulas import of_environment
 
@@ -57,10 +57,6 @@ MIN_STATED_CHARACTERS = 20
 """An environment's argument of at least this length is the problem, a shorter one its title."""
 
 
-class TooManyCommands(Exception):
-    """The file has more environments and commands than any normal text."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Piece:
     part: str
@@ -71,7 +67,7 @@ class _Piece:
 
 
 def read_latex(content: str) -> list[Exercise]:
-    """Returns the exercises in order, including those without a solution; TooManyCommands for hostile files."""
+    """Returns the exercises in order, including those without a solution; Unreadable for hostile files."""
     source = _with_macros(_COMMENT.sub("", content.replace("\r\n", "\n")))
     # Headings only where no environment is an exercise: a section "Exercise 1" may contain environments.
     pieces = _pieces(source, _defined(source)) or _headed_pieces(source)
@@ -82,9 +78,7 @@ def read_latex(content: str) -> list[Exercise]:
     for index, problem in enumerate(problems):
         limit = problems[index + 1].start if index + 1 < len(problems) else len(source)
         while place < len(solves) and solves[place].start < problem.start:
-            orphan = _unlabelled(source, solves[place], found)
-            if orphan:
-                found.append(orphan)
+            found += _unlabelled(source, solves[place], found)
             place += 1
         own: list[_Piece] = []
         end = problem.end
@@ -96,9 +90,7 @@ def read_latex(content: str) -> list[Exercise]:
             place += 1
         found.append((end, _exercise(source, problem, own)))
     for piece in solves[place:]:
-        orphan = _unlabelled(source, piece, found)
-        if orphan:
-            found.append(orphan)
+        found += _unlabelled(source, piece, found)
     return [exercise for _, exercise in found if exercise.problem]
 
 
@@ -154,7 +146,7 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
     formulas: list[tuple[int, int]] | None = None
     for count, event in enumerate(events.finditer(source, begin)):
         if count > MAX_EVENTS:
-            raise TooManyCommands(f"more than {MAX_EVENTS} environments and commands")
+            raise Unreadable("too_many_commands", f"more than {MAX_EVENTS} environments and commands")
         if event["command"]:
             # Searched only when a command needs it, since most files have no such command.
             if formulas is None:
@@ -245,19 +237,18 @@ def _argument(body: str) -> tuple[str, str]:
     return plain(body[inner[0] : inner[1]]), plain(body[inner[1] + 1 :])
 
 
-def _unlabelled(source: str, piece: _Piece, found: list[tuple[int, Exercise]]) -> tuple[int, Exercise] | None:
+def _unlabelled(source: str, piece: _Piece, found: list[tuple[int, Exercise]]) -> list[tuple[int, Exercise]]:
     r"""Returns the text back to an `\item`, a `\question` or a blank line before a solution without an exercise."""
     if piece.part in ("footnote", "aside"):
-        return None
+        return []
     # Bounded, because a file with only solutions would take quadratic time.
     first = max(found[-1][0] if found else 0, piece.start - 20_000)
     before = source[first : piece.start].rstrip()
     opened = [place.end() for place in _OPENS.finditer(before)]
     problem = plain(before[opened[-1] :] if opened else before)
     solution = plain(source[piece.inner : piece.inner_end])
-    if not problem or not solution:
-        return None
-    return piece.end, Exercise(problem, solution, solution if piece.part == "answer" else None, "")
+    answer = solution if piece.part == "answer" else None
+    return [(piece.end, Exercise(problem, solution, answer, ""))] if problem and solution else []
 
 
 # Each form is bounded at 4,000 characters: an opening sign without an end must not swallow the file.
@@ -287,23 +278,10 @@ _BLANK = re.compile(r"\\(?:fillin|blank|blankline)\b\*?(?:\s*\[[^\[\]]{0,200}\])
 _FOOTNOTE = re.compile(r"\\(?:footnotemark|footnote)\b")
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?\s*")
 _SIGNS = {
-    "\\%": "%",
-    "\\$": "$",
-    "\\&": "&",
-    "\\#": "#",
-    "\\_": "_",
-    "\\{": "{",
-    "\\}": "}",
-    "~": " ",
-    "\\,": " ",
-    "\\ ": " ",
-    "\\;": " ",
-    "\\-": "",
-    "``": "“",
-    "''": "”",
-    "---": "—",
-    "--": "–",
-    "\\/": "",
+    **{f"\\{sign}": sign for sign in "%$&#_{}"},
+    **dict.fromkeys(("~", "\\,", "\\ ", "\\;"), " "),
+    **dict.fromkeys(("\\-", "\\/"), ""),
+    **{"``": "“", "''": "”", "---": "—", "--": "–"},
 }
 _SIGN = re.compile("|".join(map(re.escape, sorted(_SIGNS, key=len, reverse=True))))
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)

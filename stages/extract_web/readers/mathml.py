@@ -39,22 +39,8 @@ FUNCTIONS = names(
     "arccos arcsin arctan cos cosh cot coth csc deg det dim exp gcd inf ker lg lim ln log max min sec sin "
     "sinh sup tan tanh"
 )
-ACCENTS = {
-    "¯": "overline",
-    "‾": "overline",
-    "−": "overline",
-    "_": "overline",
-    "^": "hat",
-    "ˆ": "hat",
-    "~": "tilde",
-    "˜": "tilde",
-    "→": "vec",
-    "⇀": "vec",
-    "˙": "dot",
-    "⏞": "overbrace",
-    "︷": "overbrace",
-    "⌢": "overset{\\frown}",
-}
+_ACCENTED = {"¯‾−_": "overline", "^ˆ": "hat", "~˜": "tilde", "→⇀": "vec", "⏞︷": "overbrace", "˙": "dot"}
+ACCENTS = {sign: command for signs, command in _ACCENTED.items() for sign in signs} | {"⌢": "overset{\\frown}"}
 UNDER_ACCENTS = {"_": "underline", "¯": "underline", "⏟": "underbrace", "︸": "underbrace"}
 # Pages made from Markdown have its escapes within their formulas too.
 ESCAPED_BY_MARKDOWN = re.compile(r"\\([|_*#$%&{}\[\]()<>])")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import markdown
 
 from stages.extract_web.blocks import Block, Page, tidy
-from stages.extract_web.exercises import Exercise, find_exercises
+from stages.extract_web.exercises import Exercise
 from stages.extract_web.labels import Part, is_problem_title, labelled_part, prefix_label
 from stages.extract_web.readers.html_reader import part_of_words, read_html, tokens
 
@@ -247,8 +247,8 @@ _CHUNK = re.compile(r"^(`{3,}|~{3,})[ \t]*\{([\w+-]*)[^{}\n]*\}[ \t]*$", re.MULT
 EXTENSIONS = ("md_in_html", "tables", "fenced_code")
 
 
-def read_markdown(content: str) -> list[Exercise]:
-    """Returns exercises of a Markdown page in order; NotHtml when it has boxes and nothing to parse."""
+def read_markdown(content: str) -> Page | list[Exercise]:
+    """Returns the marked exercises, else the page's blocks; Unreadable when it has boxes and nothing to parse."""
     # The author's marks take precedence over the rules.
     fenced = read_marked_text(content)
     if fenced:
@@ -256,12 +256,12 @@ def read_markdown(content: str) -> list[Exercise]:
     parts = {part_of_attributes(box[1]) for box in _HTML_BOX.finditer(content)}
     # Boxes without a solution are layout, and the page is read as text.
     if parts.isdisjoint(("solution", "answer")):
-        return find_exercises(read_text(content))
+        return read_text(content)
     # An indented tag would be code, and a box inside an unrendered one would stay raw, with any class.
     whole = _NOT_RENDERED.sub(
         r'<\1 markdown="1"', _INDENTED_TAG.sub("", _ATTRIBUTES.sub("", _CHUNK.sub(r"\1\2", content)))
     )
-    return find_exercises(read_html(markdown.markdown(whole, extensions=EXTENSIONS)))
+    return read_html(markdown.markdown(whole, extensions=EXTENSIONS))
 
 
 # A scanner written here: markdown-it-py has no fences of colons, and found 382 of 511 marked exercises.

@@ -13,7 +13,7 @@ from lxml import etree
 from lxml.etree import _Element
 
 from stages.algorithms.latex_macros import definitions, expander
-from stages.extract_web.blocks import decoded, tidy
+from stages.extract_web.blocks import Unreadable, decoded, tidy
 from stages.extract_web.exercises import Exercise
 from stages.extract_web.page_labels import is_instruction, without_descriptions
 from stages.extract_web.readers.mathml import mathml_to_latex, name_of, names
@@ -44,12 +44,8 @@ MAX_DEPTH = 100
 MAX_LETTERS = 26
 
 
-class NotXml(Exception):
-    """The text is not XML, or has no element."""
-
-
 def read_xml(content: str) -> list[Exercise]:
-    """Returns the exercises in document order, including those without a solution; NotXml when parsing fails."""
+    """Returns the exercises in document order, including those without a solution; Unreadable when parsing fails."""
     parser = etree.XMLParser(
         resolve_entities=False,
         no_network=True,
@@ -63,9 +59,9 @@ def read_xml(content: str) -> list[Exercise]:
     try:
         root = etree.fromstring(decoded(content).encode("utf-8"), parser)
     except (etree.XMLSyntaxError, ValueError) as error:
-        raise NotXml(str(error)) from error
+        raise Unreadable("not_xml", str(error)) from error
     if root is None:
-        raise NotXml("no element")
+        raise Unreadable("not_xml", "no element")
     _expand_macros(root, content)
     _mark_items(root)
     if _is_exercise(root):  # a separate file, which a book includes
