@@ -32,17 +32,9 @@ from tests.fakes.one_stage import run_stage
 
 ROLLOUTS = Path(__file__).parents[2].parent / "shared" / "data" / "rollouts" / "qwen25math_math100_x8.jsonl.gz"
 INTEGERS = {"transform": {"kind": "integer"}, "answer_kinds": ["integer"]}
-OUTPUTS = {
-    "train": PROBLEM,
-    "validation": PROBLEM,
-    "benchmarks": BENCHMARK,
-    "conversations": PROBLEM,
-    "contamination": CONTAMINATION,
-    "duplicates": DUPLICATE,
-    "transforms": TRANSFORM,
-    "difficulty": DIFFICULTY,
-    "dropped": DROPPED,
-}
+OUTPUTS = dict.fromkeys(("train", "validation", "conversations"), PROBLEM)
+OUTPUTS |= {"benchmarks": BENCHMARK, "contamination": CONTAMINATION, "duplicates": DUPLICATE}
+OUTPUTS |= {"transforms": TRANSFORM, "difficulty": DIFFICULTY, "dropped": DROPPED}
 NONE = {"exact": False, "ngrams": None, "near_duplicates": None, "templates": None}
 """Decontamination without any rule."""
 CURATE = {
@@ -62,20 +54,13 @@ HELD_OUT = [("Compute 9-8.", "1"), ("Compute 2+2.", "4")]
 
 def curate(tmp_path, train, held_out=HELD_OUT, seed=0, roles=None, others=None, **changes):
     """Runs the stage on (problem, answer[, solution]) rows; `others` has more sources by name. Returns its tables."""
-    folder = tmp_path / "collected"
     for source, rows in {"drill": train, "held_out": held_out, **(others or {})}.items():
+        names = ("problem", "answer", "solution")
+        own = [{"solution": None, **dict(zip(names, row, strict=False))} for row in rows]
         table = [
-            {
-                "problem_id": f"{source}/{i}",
-                "source": source,
-                "problem": problem,
-                "answer": answer,
-                "solution": rest[0] if rest else None,
-                "licence": "MIT",
-            }
-            for i, (problem, answer, *rest) in enumerate(rows)
+            {**row, "problem_id": f"{source}/{i}", "source": source, "licence": "MIT"} for i, row in enumerate(own)
         ]
-        write_table(table, folder / f"{source}.parquet", PROBLEM)
+        write_table(table, tmp_path / "collected" / f"{source}.parquet", PROBLEM)
     return run_curate(tmp_path, seed, roles, **changes)
 
 
@@ -86,9 +71,8 @@ def run_curate(tmp_path, seed=0, roles=None, **changes):
     origin = {"kind": "local", "sha256": "ab12"}
     params["sources"] = {name: {"role": role, "licence": "MIT", "from": origin} for name, role in roles.items()}
     metrics = run_stage("curate", tmp_path / "out", params, collected=tmp_path / "collected")
-    return {name: read_table(tmp_path / "out" / name, schema) for name, schema in OUTPUTS.items()} | {
-        "metrics": metrics
-    }
+    tables = {name: read_table(tmp_path / "out" / name, schema) for name, schema in OUTPUTS.items()}
+    return {**tables, "metrics": metrics}
 
 
 def reasons(tables):
@@ -97,38 +81,24 @@ def reasons(tables):
 
 
 def test_every_reason_once(tmp_path):
-    tables = curate(
-        tmp_path,
-        [
-            ("Compute 1+1.", "2", "1+1=2"),
-            ("  compute  1 + 1", "2.0"),  # the same problem, the same answer
-            ("Compute 5+5.", "10"),
-            ("Compute 5+5", "11"),  # the same problem, another answer: neither can be trusted
-            ("Compute 2+2.", "4"),  # is in the benchmark
-            ("Compute 3+3.", " "),
-            ("?! ![a figure](pictures/a.png)", "7"),
-            ("Compute " + "1+" * 150 + "1.", "151"),
-            ("What colour?", "dark red"),
-            ("Expand (x+1)^2.", "x^2+2x+1"),
-            ("What is half of one?", "\\frac{1}{2}"),
-        ],
-    )
-    assert tables["train"]["problem_id"].tolist() == ["drill/0", "drill/10"]
-    assert tables["train"]["solution"].iloc[0] == "1+1=2" and tables["train"]["solution"].isna().tolist() == [
-        False,
-        True,
+    contradicting, ungradable = "contradicting_answers", "ungradable_answer"
+    rows = [
+        ("Compute 1+1.", "2", None, "1+1=2"),
+        ("  compute  1 + 1", "2.0", "duplicate"),
+        ("Compute 5+5.", "10", contradicting),
+        ("Compute 5+5", "11", contradicting),  # the same problem, another answer: neither can be trusted
+        ("Compute 2+2.", "4", "contaminated"),
+        ("Compute 3+3.", " ", "no_answer"),
+        ("?! ![a figure](pictures/a.png)", "7", "no_problem"),
+        ("Compute " + "1+" * 150 + "1.", "151", "problem_too_long"),
+        ("What colour?", "dark red", ungradable),
+        ("Expand (x+1)^2.", "x^2+2x+1", ungradable),
+        ("What is half of one?", "\\frac{1}{2}", None),
     ]
-    assert reasons(tables) == {
-        "drill/1": "duplicate",
-        "drill/2": "contradicting_answers",
-        "drill/3": "contradicting_answers",
-        "drill/4": "contaminated",
-        "drill/5": "no_answer",
-        "drill/6": "no_problem",
-        "drill/7": "problem_too_long",
-        "drill/8": "ungradable_answer",
-        "drill/9": "ungradable_answer",
-    }
+    tables = curate(tmp_path, [(problem, answer, *rest) for problem, answer, _, *rest in rows])
+    assert tables["train"]["problem_id"].tolist() == ["drill/0", "drill/10"]
+    assert tables["train"]["solution"].fillna("").tolist() == ["1+1=2", ""]
+    assert reasons(tables) == {f"drill/{i}": reason for i, (_, _, reason, *_) in enumerate(rows) if reason}
     assert tables["metrics"] == {
         "rows/in": 11,
         "rows/kept": 2,
@@ -161,26 +131,45 @@ def test_contamination_shows_both_texts(tmp_path):
     assert tables["metrics"]["held_out/rows_hit"] == 2
 
 
-def test_ngrams_and_near_duplicates_as_the_recipe_says(tmp_path):
-    story = "Tom has 3 apples and buys 4 more on the way home. How many apples does Tom have?"
-    train = [(story.replace("3", "5"), "9"), (story.replace("Tom", "Ann"), "7"), ("Compute 1+2.", "3")]
-    ngrams = NONE | {"ngrams": {"words": 6, "shared_fraction": 0.5}}
-    near = {"shingle_words": 1, "similarity": 0.7, "permutations": 128, "same_numbers": True}
-    tables = curate(tmp_path, train, [(story, "7")], decontamination=ngrams)
-    assert set(tables["contamination"]["rule"]) == {"ngrams"} and len(tables["contamination"]) == 2
-    both = NONE | {"near_duplicates": near}
-    tables = curate(tmp_path, train, [(story, "7")], decontamination=both)
-    assert reasons(tables) == {"drill/1": "contaminated"}
-    loose = {"exact": True, "near_duplicates": {**near, "same_numbers": False}}
-    tables = curate(tmp_path, train, deduplication=loose)
-    assert reasons(tables) == {"drill/1": "near_duplicate"}
+STORY = "Tom has 3 apples and buys 4 more on the way home. How many apples does Tom have?"
+STORIES = [(STORY.replace("3", "5"), "9"), (STORY.replace("Tom", "Ann"), "7"), ("Compute 1+2.", "3")]
+NEAR = {"shingle_words": 1, "similarity": 0.7, "permutations": 128, "same_numbers": True}
+HALVES = [("What is 3/6?", "1/2"), ("Compute 1+1.", "2")]
 
 
-def test_duplicates_stay_when_the_recipe_says_so(tmp_path):
-    train = [("Compute 1+1.", "2"), ("Compute 1+1.", "2")]
-    tables = curate(tmp_path, train, deduplication={"exact": False, "near_duplicates": None})
-    assert len(tables["train"]) == 2
-    assert tables["contamination"].empty and list(tables["validation"].columns) == PROBLEM.names
+@pytest.mark.parametrize(
+    ("train", "held_out", "changes", "dropped", "rules"),
+    [
+        (
+            STORIES,
+            [(STORY, "7")],
+            {"decontamination": NONE | {"ngrams": {"words": 6, "shared_fraction": 0.5}}},
+            dict.fromkeys(("drill/0", "drill/1"), "contaminated"),
+            ["ngrams"] * 2,
+        ),
+        (
+            STORIES,
+            [(STORY, "7")],
+            {"decontamination": NONE | {"near_duplicates": NEAR}},
+            {"drill/1": "contaminated"},
+            ["near_duplicates"],
+        ),
+        (
+            STORIES,
+            HELD_OUT,
+            {"deduplication": {"exact": True, "near_duplicates": NEAR | {"same_numbers": False}}},
+            {"drill/1": "near_duplicate"},
+            [],
+        ),
+        ([("Compute 1+1.", "2")] * 2, HELD_OUT, {"deduplication": {"exact": False, "near_duplicates": None}}, {}, []),
+        # A rewritten problem is still recognised.
+        (HALVES, HALVES[:1], {"transform": {"kind": "integer"}}, {"drill/0": "contaminated"}, ["exact"]),
+    ],
+)
+def test_duplicates_and_leaks_are_those_of_the_recipe(tmp_path, train, held_out, changes, dropped, rules):
+    tables = curate(tmp_path, train, held_out, **changes)
+    assert reasons(tables) == dropped and tables["contamination"]["rule"].tolist() == rules
+    assert list(tables["validation"].columns) == PROBLEM.names
 
 
 def test_benchmarks_are_normalised_and_otherwise_untouched(tmp_path):
@@ -208,54 +197,44 @@ def test_split_is_a_draw_by_the_seed_and_stable_against_more_rows(tmp_path):
     assert limited["metrics"]["dropped/over_max_train_rows"] == 22
 
 
-def test_errors_name_what_to_do(tmp_path):
-    with pytest.raises(UserError, match=r"40 problems are left, but curate\.validation_rows is 40: lower it"):
-        curate(tmp_path, SUMS, validation_rows=40)
-    with pytest.raises(UserError, match="0 problems are left"):
-        curate(tmp_path, HELD_OUT)
-    with pytest.raises(UserError, match=r"no entry of `sources` has role: benchmark"):
-        curate(tmp_path, SUMS, roles={"drill": "train"})
-    with pytest.raises(UserError, match=r"other\.parquet does not exist: `dvc repro collect@other`"):
-        curate(tmp_path, SUMS, roles={"drill": "train", "other": "train", "held_out": "benchmark"})
-    with pytest.raises(UserError, match=r"held_out\.parquet has no rows"):
-        curate(tmp_path, SUMS, held_out=[])
-    with pytest.raises(UserError, match="decontamination must use at least one rule"):
-        curate(tmp_path, SUMS, decontamination=NONE)
-    with pytest.raises(UserError, match=r"decontamination\.colour"):
-        curate(tmp_path, SUMS, decontamination={**NONE, "exact": True, "colour": "red"})
-    with pytest.raises(UserError, match=r"shared_fraction must be in \(0, 1\]"):
-        curate(tmp_path, SUMS, decontamination={**NONE, "ngrams": {"words": 8, "shared_fraction": 2}})
-
-
-def test_a_rewritten_problem_is_still_recognised(tmp_path):
-    train = [("What is 3/6?", "1/2"), ("Compute 1+1.", "2")]
-    tables = curate(tmp_path, train, [("What is 3/6?", "1/2")], transform={"kind": "integer"})
-    assert reasons(tables) == {"drill/0": "contaminated"}
-
-
 @pytest.mark.parametrize(
-    ("answer", "kind"),
+    ("changes", "message"),
     [
-        ("1,234", AnswerKind.integer),
-        ("\\$5", AnswerKind.integer),
-        ("8/4", AnswerKind.integer),
-        ("$-3$", AnswerKind.integer),
-        ("2.5", AnswerKind.number),
-        ("28\\%", AnswerKind.number),
-        ("\\frac{1}{3}", AnswerKind.number),
-        ("C", AnswerKind.choice),
-        ("(B)", AnswerKind.choice),
-        ("True", AnswerKind.word),
-        ("x^2", AnswerKind.expression),
-        ("(1, 2)", AnswerKind.expression),
-        ("\\text{the red one}", AnswerKind.prose),
-        ("the red one", AnswerKind.prose),
-        ("", None),
-        ("  .", None),
+        ({"validation_rows": 40}, r"40 problems are left, but curate\.validation_rows is 40: lower it"),
+        ({"train": HELD_OUT}, "0 problems are left"),
+        ({"roles": {"drill": "train"}}, r"no entry of `sources` has role: benchmark"),
+        (
+            {"roles": {"drill": "train", "other": "train", "held_out": "benchmark"}},
+            r"other\.parquet does not exist: `dvc repro collect@other`",
+        ),
+        ({"held_out": []}, r"held_out\.parquet has no rows"),
+        ({"decontamination": NONE}, "decontamination must use at least one rule"),
+        ({"decontamination": NONE | {"exact": True, "colour": "red"}}, r"decontamination\.colour"),
+        (
+            {"decontamination": NONE | {"ngrams": {"words": 8, "shared_fraction": 2}}},
+            r"shared_fraction must be in \(0, 1\]",
+        ),
     ],
 )
-def test_answer_kinds(answer, kind):
-    assert answer_kind(answer) == kind
+def test_errors_name_what_to_do(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        curate(tmp_path, **{"train": SUMS, **changes})
+
+
+KINDS = {
+    AnswerKind.integer: ["1,234", "\\$5", "8/4", "$-3$"],
+    AnswerKind.number: ["2.5", "28\\%", "\\frac{1}{3}"],
+    AnswerKind.choice: ["C", "(B)"],
+    AnswerKind.word: ["True"],
+    AnswerKind.expression: ["x^2", "(1, 2)"],
+    AnswerKind.prose: ["\\text{the red one}", "the red one"],
+    None: ["", "  ."],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answer_kinds(kind):
+    assert {answer: answer_kind(answer) for answer in KINDS[kind]} == dict.fromkeys(KINDS[kind], kind)
 
 
 def test_text_in_one_form():
@@ -289,39 +268,18 @@ def test_integer_transform_records_its_inverse(tmp_path):
     assert off["transforms"].empty and off["train"]["answer"].iloc[0] == "\\frac{3}{6}"
 
 
-@pytest.mark.parametrize(
-    ("answer", "other"),
-    [
-        ("3", "4"),
-        ("-9", "-10"),
-        ("199", "200"),
-        ("0.25", "1.25"),
-        ("1,999", "2,999"),
-        ("3/4", "4/4"),
-        ("\\frac{\\pi}{4}", "\\frac{\\pi}{5}"),
-        ("x_1 = 2", "x_1 = 3"),
-        ("x^2+1", "x^2+2"),
-        ("x^2", "x^3"),
-        ("(C)", "(D)"),
-        ("J", "A"),
-        ("True", "False"),
-        ("no", "Yes"),
-        ("east", "noteast"),
-        ("x", "1+x"),
-        ("x+y", "1+x+y"),
-        ("f(x)=x", "f(x)=1+x"),
-        ("five", "6"),
-        ("\\tbinom52", "\\binom{6}{2}"),
-        ("\\text{(B) }5", "(C) 6"),
-        ("A, C", "A, D"),
-        ("\\angle ABC", "\\angle ABD"),
-        ("\\mathbb Z", "\\mathbb A"),
-        ("No solution", "not No solution"),
-        ("n \\text{ even}", "not n even"),
-    ],
-)
-def test_perturbed_answers(answer, other):
-    assert perturbed_answer(answer) == other
+PERTURBED = r"""
+3 | 4 || -9 | -10 || 199 | 200 || 0.25 | 1.25 || 1,999 | 2,999 || 3/4 | 4/4 || x_1 = 2 | x_1 = 3 || x^2+1 | x^2+2
+\frac{\pi}{4} | \frac{\pi}{5} || x^2 | x^3 || (C) | (D) || J | A || True | False || no | Yes || east | noteast
+x | 1+x || x+y | 1+x+y || f(x)=x | f(x)=1+x || five | 6 || \tbinom52 | \binom{6}{2} || \text{(B) }5 | (C) 6
+A, C | A, D || \angle ABC | \angle ABD || \mathbb Z | \mathbb A || No solution | not No solution
+n \text{ even} | not n even
+"""
+
+
+def test_perturbed_answers():
+    table = dict(one.strip().split(" | ") for line in PERTURBED.strip().split("\n") for one in line.split("||"))
+    assert {answer: perturbed_answer(answer) for answer in table} == table and len(table) == 26
 
 
 @pytest.mark.parametrize(
@@ -360,23 +318,27 @@ def test_a_verifier_that_fails_on_gold_answers_stops_the_stage(tmp_path, monkeyp
         curate(tmp_path, [("Compute 1+1.", "2")])
 
 
+def pairs_of(tables):
+    """Returns the problem beside each duplicate, where both are, and by which rule."""
+    columns = tables["duplicates"].set_index("problem_id")[["other_id", "scope", "rule"]]
+    return {name: tuple(row) for name, row in columns.iterrows()}
+
+
 def test_duplicates_within_and_across_sources(tmp_path):
     train = [("Compute 1+1.", "2"), ("Compute 1 + 1", "2"), ("Compute 5+5.", "10")]
-    near = {"shingle_words": 1, "similarity": 0.6, "permutations": 128, "same_numbers": True}
     tables = curate(
         tmp_path,
         train,
         others={"more": [("compute 1+1", "2.0"), ("Please compute 5+5.", "10"), ("Compute 7+1.", "8")]},
         roles={"drill": "train", "more": "train", "held_out": "benchmark"},
-        deduplication={"exact": True, "near_duplicates": near},
+        deduplication={"exact": True, "near_duplicates": NEAR | {"similarity": 0.6}},
     )
-    pairs = {row["problem_id"]: row for row in tables["duplicates"].to_dict("records")}
-    assert {key: (row["other_id"], row["scope"], row["rule"]) for key, row in pairs.items()} == {
+    assert pairs_of(tables) == {
         "drill/1": ("drill/0", "within_source", "exact"),
         "more/0": ("drill/0", "across_sources", "exact"),
         "more/1": ("drill/2", "across_sources", "near_duplicates"),
     }
-    assert pairs["more/1"]["other_problem"] == "Compute 5+5." and pairs["more/1"]["similarity"] == 0.75
+    assert tables["duplicates"].iloc[-1][["other_problem", "similarity"]].tolist() == ["Compute 5+5.", 0.75]
     assert tables["metrics"]["duplicates/across_sources"] == 2
 
 
@@ -390,11 +352,7 @@ def test_a_benchmark_that_overlaps_itself_is_reported_and_kept(tmp_path):
         roles={"drill": "train", "held_out": "benchmark", "exam": "benchmark"},
     )
     assert len(tables["benchmarks"]) == 6
-    pairs = {
-        row["problem_id"]: (row["other_id"], row["scope"], row["rule"])
-        for row in tables["duplicates"].to_dict("records")
-    }
-    assert pairs == {
+    assert pairs_of(tables) == {
         "held_out/1": ("held_out/0", "within_benchmark", "exact"),
         "held_out/2": ("held_out/0", "within_benchmark", "exact"),
         "held_out/3": ("held_out/0", "within_benchmark", "contradicting_answers"),
@@ -418,13 +376,8 @@ def test_broken_rows_are_dropped_with_a_reason(tmp_path):
     write_table(rows, bench, PROBLEM)
     tables = run_curate(tmp_path)
     assert tables["train"]["problem_id"].tolist() == ["drill/0"]
-    assert tables["dropped"]["reason"].tolist() == [
-        "duplicate_id",
-        "missing_field",
-        "missing_field",
-        "duplicate_id",
-        "missing_field",
-    ]
+    id_again, missing = "duplicate_id", "missing_field"
+    assert tables["dropped"]["reason"].tolist() == [id_again, missing, missing, id_again, missing]
     assert json.loads(tables["dropped"]["row"].iloc[2])["problem"] == "Compute 1+5."
     assert tables["metrics"]["rows/in"] == 4 and tables["metrics"]["dropped/missing_field"] == 2
     assert tables["metrics"]["benchmarks/dropped/duplicate_id"] == 1 and len(tables["benchmarks"]) == 2
@@ -454,26 +407,20 @@ def rates_of(file, **changes):
 
 
 def test_difficulty_from_pass_rates(tmp_path):
-    lines = [
-        json.dumps({"question": "compute 1 + 1", "score": [True, False, False, False]}),
-        json.dumps({"question": "Compute 1+1.", "score": [True, True, True, True]}),  # measured again: 5 of 8
-        json.dumps({"question": "Compute 1+2.", "score": 0.0}),
-        json.dumps({"question": "Compute 1+3.", "score": [True] * 4}),
-        json.dumps({"question": "What is half of 1?", "score": 0.25}),
-        json.dumps({"question": "Compute 1+5.", "score": "high"}),
-        json.dumps([1]),
-        "{",
-        "[" * 100_000,
-        json.dumps({"question": "Compute 1+5.", "score": float("nan")}),
-        json.dumps({"question": "?", "score": 1}),
+    measured = [
+        ("compute 1 + 1", [True, False, False, False]),
+        ("Compute 1+1.", [True, True, True, True]),  # measured again: 5 of 8
+        ("Compute 1+2.", 0.0),
+        ("Compute 1+3.", [True] * 4),
+        ("What is half of 1?", 0.25),
+        ("Compute 1+5.", "high"),
+        ("Compute 1+5.", float("nan")),
+        ("?", 1),
     ]
-    train = [
-        ("Compute 1+1.", "2"),
-        ("Compute 1+2.", "3"),
-        ("Compute 1+3.", "4"),
-        ("What is half of 1?", "1/2"),
-        ("Compute 1+5.", "6"),
-    ]
+    lines = [json.dumps({"question": text, "score": score}) for text, score in measured]
+    lines[6:6] = [json.dumps([1]), "{", "[" * 100_000]
+    answers = {"Compute 1+1.": "2", "Compute 1+2.": "3", "Compute 1+3.": "4", "What is half of 1?": "1/2"}
+    train = [*answers.items(), ("Compute 1+5.", "6")]
     tables = curate(tmp_path, train, difficulty=pass_rates(tmp_path, lines), **INTEGERS)
     found = tables["difficulty"].set_index("problem_id")
     assert found["pass_rate"].tolist() == [0.625, 0.0, 1.0, 0.25]

@@ -296,12 +296,9 @@ def test_exercises_and_nothing_else(form, content, found):
     assert pairs(content, form) == found
 
 
-def test_a_text_under_numbered_chapters_answers_none_of_them():
+def test_a_text_under_numbered_chapters_answers_none_and_the_hidden_answers_of_a_faq_are_doubted():
     chapters = "# 1. Sums\n\nText on sums.\n\n# 2. Products\n\nText on products.\n\n### Answer\n\n7\n"
     assert all(solution is None or "Text" not in solution for _, solution in pairs(chapters, "markdown"))
-
-
-def test_the_hidden_answers_of_a_faq_are_doubted():
     assert all(row["confidence"] < 0.8 for row in extracted(FAQ, "markdown"))
 
 

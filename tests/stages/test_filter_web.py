@@ -153,20 +153,19 @@ def test_hostile_texts_are_judged_at_once(tmp_path):
 
 
 def test_duplicates_conflicts_and_benchmarks(tmp_path):
-    rows = [
-        ("Compute 1+2+3 now.", "6", "6"),
-        ("compute 1 + 2 + 3 now", "6", "6"),
-        ("What is the p-value?", "0.5", "0.5"),
-        ("What is the p-value?", "0.7", "0.7"),
-        ("compute 5+5.", "10", "10"),
-        ("Tom has 3 red apples and buys 4 more apples. How many apples?", "7", "7"),
-        ("Tom has 3 red apples and buys 4 more apples. How many apples now?", "7", "7"),
-        ("Tom has 3 red apples and buys 5 more apples. How many apples?", "8", "8"),
+    story = "Tom has 3 red apples and buys 4 more apples. How many apples?"
+    cases = [
+        ("Compute 1+2+3 now.", "6", None),
+        ("compute 1 + 2 + 3 now", "6", "exact_duplicate"),
+        ("What is the p-value?", "0.5", "conflicting_answers"),
+        ("What is the p-value?", "0.7", "conflicting_answers"),
+        ("compute 5+5.", "10", "contaminated"),
+        (story, "7", None),
+        (story.replace("?", " now?"), "7", "near_duplicate"),
+        (story.replace("4", "5"), "8", None),
     ]
-    kept, reasons, metrics = filter_web(tmp_path, rows)
-    assert reasons == {1: "exact_duplicate", 4: "contaminated", 6: "near_duplicate"} | dict.fromkeys(
-        (2, 3), "conflicting_answers"
-    )
+    kept, reasons, metrics = filter_web(tmp_path, [(problem, answer, answer) for problem, answer, _ in cases])
+    assert reasons == {number: reason for number, (*_, reason) in enumerate(cases) if reason}
     assert kept["problem_id"].tolist() == ["web/1#0", "web/1#5", "web/1#7"]
     assert kept["source"].unique().tolist() == ["web"]
     assert metrics["rows/in"] == 8 and metrics["rows/kept"] == 3
@@ -176,14 +175,8 @@ def test_duplicates_conflicts_and_benchmarks(tmp_path):
 
 
 def test_hits_are_kept_with_both_texts(tmp_path):
-    rules = ALL_RULES | {
-        "contaminated": {
-            "exact": True,
-            "ngrams": None,
-            "near_duplicates": None,
-            "templates": {"similarity": 0.6, "reworded_similarity": 0.1},
-        }
-    }
+    templates = {"templates": {"similarity": 0.6, "reworded_similarity": 0.1}}
+    rules = ALL_RULES | {"contaminated": ALL_RULES["contaminated"] | templates}
     story = "Tom has 3 red apples and buys 4 more apples on the market. How many apples does Tom have?"
     other = story.replace("3", "8").replace("4", "9").replace("Tom", "Ann")
     filter_web(tmp_path, [SUM, (other, "17", "17")], rules=rules, benchmark=(story, "Compute 5+5."))
@@ -194,24 +187,19 @@ def test_hits_are_kept_with_both_texts(tmp_path):
 
 
 def test_broken_candidates_are_dropped_with_a_reason(tmp_path):
-    rows = [
-        SUM,
-        ("Compute 1+5 please.", "6", "6"),
-        (None, "6", "6"),
-        ("What is 2+2 then?", None, "4"),
-        ("What is 2+3 then?", "5", None),
+    cases = [
+        (SUM, None),
+        (("Compute 1+5 please.", "6", "6"), "duplicate_id"),
+        ((None, "6", "6"), "missing_field"),
+        (("What is 2+2 then?", None, "4"), "no_solution"),
+        (("What is 2+3 then?", "5", None), "no_short_answer"),
     ]
-    table = pandas.DataFrame([candidate(i if i != 1 else 0, *row) for i, row in enumerate(rows)])
+    table = pandas.DataFrame([candidate(i if i != 1 else 0, *row) for i, (row, _) in enumerate(cases)])
     benchmarks = pandas.DataFrame({"benchmark": "b", "problem_id": ["0", "1"], "problem": ["Compute 5+5.", None]})
     params = FilterRules.model_validate(ALL_RULES)
     kept, _, funnel = filter_candidates(table, benchmarks, params)
     assert [row["candidate_id"] for row in kept] == ["web/1#0"]
-    assert funnel.dropped_frame()["reason"].tolist() == [
-        "duplicate_id",
-        "missing_field",
-        "no_solution",
-        "no_short_answer",
-    ]
+    assert funnel.dropped_frame()["reason"].tolist() == [reason for _, reason in cases if reason]
     assert funnel.metrics(1)["rows/in"] == 5
 
 
