@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, LiteralString, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -90,8 +90,11 @@ def page(
     return str(html(_FRAME, Markup(allowed), window or title, style, kind, title, about, places, bodies, loaded))
 
 
-def html(text: str, *values: object) -> Markup:
-    """Puts the values into the `{}` of an HTML text, each as `join` shows it."""
+def html(text: LiteralString, *values: object) -> Markup:
+    """Puts the values into the `{}` of an HTML text, each as `join` shows it.
+
+    The text is HTML as it stands, so it must come from this project's code: texts of a run are values.
+    """
     return Markup(text).format(*map(join, values))
 
 
@@ -104,7 +107,7 @@ def join(*parts: object) -> Markup:
     return Markup("").join(shown)
 
 
-def paragraph(text: str, *values: object, kind: str = "") -> Markup:
+def paragraph(text: LiteralString, *values: object, kind: str = "") -> Markup:
     """Returns a paragraph of a class, its text as in `html`: `quiet` is small and grey, `absent` names missing data."""
     return html("<p{}>{}</p>\n", _class(kind), html(text, *values))
 
