@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from pipelines.ablating.definition import Ablation, Claim, Metric, ablation_names, read_ablation
 from pipelines.ablating.plan import PlannedRun, plan_runs
 from pipelines.ablating.results import (
@@ -32,7 +34,18 @@ from stages.algorithms.estimators import Interval
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_json, write_text_atomically
 from stages.pages.drawing import WIDE, Chart, Row, intervals
-from stages.pages.page import fill_page, markdown_table
+from stages.pages.page import (
+    ABSENT,
+    Cell,
+    html,
+    markdown_table,
+    note,
+    page,
+    paragraph,
+    table,
+    verdict_class,
+    wide_chart,
+)
 
 if TYPE_CHECKING:
     from stages.observe.mlflow_store import MlflowStore
@@ -76,8 +89,8 @@ class AblationFindings:
         lines = [f"## {self.ablation.name}", "", claim, "", code]
         if self.about["missing"]:
             lines.append(f"Missing: {'; '.join(self.about['missing'])}.")
-        for table in tables:
-            lines += ["", *markdown_table(table.head, table.rows)]
+        for one in tables:
+            lines += ["", *markdown_table(one.head, one.rows)]
         return "\n".join(lines) + "\n"
 
     def metrics(self) -> dict[str, Any]:
@@ -92,11 +105,11 @@ class AblationFindings:
 
     def write(self, folder: Path) -> Path:
         """Writes <name>.html and <name>.json; returns the page's path."""
-        page = folder / f"{self.ablation.name}.html"
-        write_text_atomically(page, render_page(self.ablation, self.tables, self.judged, self.about))
+        place = folder / f"{self.ablation.name}.html"
+        write_text_atomically(place, render_page(self.ablation, self.tables, self.judged, self.about))
         # The page is for readers. Tests, the table of all claims and MLflow read this file.
         write_json(folder / f"{self.ablation.name}.json", self.metrics())
-        return page
+        return place
 
     def track(self) -> bool:
         """Creates one MLflow run for each variant and one for the whole; False when these results exist already.
@@ -205,7 +218,7 @@ def show_claims(root: Path, state: Path) -> str:
         raise UserError("no ablation has a finished run: run `retrace ablate NAME`")
     claims = claims_by_world(found)
     tables = claims, count_claims(claims)
-    return "\n".join("\n".join(markdown_table(table.head, table.rows)) + "\n" for table in tables)
+    return "\n".join("\n".join(markdown_table(one.head, one.rows)) + "\n" for one in tables)
 
 
 def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table:
@@ -274,22 +287,84 @@ def render_page(
     ablation: Ablation, tables: Mapping[str, Sequence[VariantRow]], judged: Sequence[Judged], about: Mapping[str, Any]
 ) -> str:
     """The page as HTML; equal arguments give equal text."""
+    source = f"({ablation.paper.reference}; its numbers: {ablation.paper.measures})"
+    sections = [
+        ("result", "Claims", "What the paper claims, and what was found", _claims(ablation, judged, about)),
+        ("metrics", "Measures", "Measures", _measures(ablation, tables)),
+        ("variants", "Variants", "Variants", _variants(ablation)),
+        ("same", "The same for all", "The same for all variants", _same(ablation, about)),
+    ]
+    return page(
+        ablation.title,
+        f"Ablation {ablation.name}",
+        sections,
+        about=paragraph('{} <span class="quiet">{}</span>', ablation.claim, source),
+        window=f"{ablation.name}: {ablation.title}",
+    )
+
+
+def _claims(ablation: Ablation, judged: Sequence[Judged], about: Mapping[str, Any]) -> Markup:
     warnings = {
         f"Some runs are missing: {'; '.join(about['missing'])}.": about["missing"],
         "dirty: uncommitted code was run.": about["is_dirty"],
         "The runs were not all made by the same code.": not about["is_one_code"],
     }
-    content = {
-        "ablation": ablation,
-        "about": about,
-        "warnings": [sentence for sentence, holds in warnings.items() if holds],
-        "claims": claim_table(ablation, judged),
-        "metrics": [
-            (metric_table(ablation, name, rows), dot_plot(ablation.metrics[name], rows))
-            for name, rows in tables.items()
-        ],
+    claims = claim_table(ablation, judged)
+    rows = [[*cells, Cell(verdict, verdict_class(verdict))] for *cells, verdict in claims.rows]
+    told = (
+        "“agrees”: the 95% intervals of the difference, over problems and over seeds, exclude 0 on the claimed side, "
+        "and every seed is on that side. “leans for”: only the interval over seeds includes 0 (one seed has none), so "
+        "training again may reverse the result. “disagrees” and “leans against”: the same on the other side. "
+        "Everything else is “not separated”; “not tried” has no runs."
+    )
+    return html(
+        "{}{}{}",
+        [note([sentence]) for sentence, holds in warnings.items() if holds],
+        table("Claims", claims.head, rows, kind="scores words"),
+        paragraph(told, kind="quiet"),
+    )
+
+
+def _measures(ablation: Ablation, tables: Mapping[str, Sequence[VariantRow]]) -> Markup:
+    told = (
+        "Mean ± standard deviation over seeds. Differences: [95% interval over problems, scores averaged over seeds] "
+        "(95% t-interval over the paired differences of the seeds). In the plots: hollow, the seeds; filled, their "
+        "mean; dotted, the baseline's mean; band and line, the two intervals of the difference, drawn from the dotted "
+        "line and cut at the frame."
+    )
+    shown = []
+    for name, rows in tables.items():
+        content, chart = metric_table(ablation, name, rows), dot_plot(ablation.metrics[name], rows)
+        listed = table(content.caption, content.head, content.rows, kind="scores words")
+        shown.append(html("<h3>{}</h3>\n{}{}", content.caption, wide_chart(chart), listed))
+    return html("{}{}", shown, paragraph(told, kind="quiet"))
+
+
+def _variants(ablation: Ablation) -> Markup:
+    on_top = '<span class="quiet">on top of {}</span>'
+    listed = [
+        html(
+            "<dt>{}</dt>\n<dd>{} {}{}</dd>\n",
+            *(name, variant.says, variant.builds_on and html(on_top, variant.builds_on), _changes(variant.changes)),
+        )
+        for name, variant in ablation.variants.items()
+    ]
+    return html('<dl class="card">\n{}</dl>\n', listed)
+
+
+def _changes(changes: Mapping[str, Any]) -> list[Markup]:
+    return [html("<br><code>{}: {}</code>", key, str(value)) for key, value in changes.items()]
+
+
+def _same(ablation: Ablation, about: Mapping[str, Any]) -> Markup:
+    facts = {
+        "recipe": html("{}{}{}", ablation.recipe, ablation.overrides and ", with", _changes(ablation.overrides)),
+        "seeds": ", ".join(map(str, about["seeds"])),
+        "code": ", ".join(about["commits"]),
+        "time": f"{about['seconds'] / 60:.0f} minutes of runs, added up",
     }
-    return fill_page(Path(__file__).parent, content, {})
+    listed = [html("<dt>{}</dt><dd>{}</dd>\n", *fact) for fact in facts.items()]
+    return html('{}<dl class="card">\n{}</dl>\n', paragraph("{}", ablation.notes), listed)
 
 
 def dot_plot(metric: Metric, rows: Sequence[VariantRow]) -> Chart | None:
@@ -324,9 +399,6 @@ def dot_plot(metric: Metric, rows: Sequence[VariantRow]) -> Chart | None:
     if metric.unit == "tokens":
         words["tick"] = lambda value: number(value, metric.unit)
     return intervals(f"dots-{metric.label}", metric.label, drawn, **more, **words)
-
-
-ABSENT = "–"
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def compare(
     from pipelines.comparing.page import as_json as content_of
     from pipelines.comparing.page import render_page, text_table
     from pipelines.comparing.results import compare as compare_sides
-    from pipelines.comparing.results import compare_pictures, examples, find_pictures, picture_json, picture_table
+    from pipelines.comparing.results import compare_pictures, find_pictures, picture_json, picture_table
     from pipelines.comparing.sides import read_sides
     from pipelines.comparing.tracking import run_finder, track_comparison
     from pipelines.output import write_named_file
@@ -65,7 +65,7 @@ def compare(
         # Shared benchmarks may still lack the metric, such as avg if only greedy responses exist.
         if not findings.comparisons:
             raise UserError(f"none of the metrics {', '.join(families)} was sampled for all of {', '.join(what)}")
-        write_named_file(out, render_page(findings, examples(findings, families, problems)), "--out")
+        write_named_file(out, render_page(findings, families, problems), "--out")
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

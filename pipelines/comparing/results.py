@@ -4,8 +4,7 @@ A problem's score is averaged over its responses and, where a side was trained w
 interval and the p-value then resample whole problems (stages/algorithms/estimators.py). They show whether the
 difference would hold on other problems, for these trained policies. The spread between seeds is shown beside them.
 
-`shared_benchmarks` computes scores from verdicts, on the problems and samples that all sides answered. `examples` are
-problems that one side wins and the other loses, with the response of each: a bounded number, and the page says so.
+`shared_benchmarks` computes scores from verdicts, on the problems and samples that all sides answered.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from stages.algorithms.estimators import (
 from stages.foundations.errors import UserError
 from stages.foundations.tables import FEEDBACK_IMAGE, QUANTITIES, read_table
 from stages.grade.scores import CORRECT_VOTE, votes
-from stages.pages.page import visible_text
 
 
 @dataclass(frozen=True)
@@ -324,123 +322,6 @@ def problem_scores(answers: Answers, benchmark: SharedBenchmark, families: Seque
             case _:
                 columns[metric] = groups["is_correct"].mean().to_numpy()
     return pandas.DataFrame(columns, index=list(benchmark.problems))
-
-
-CHARACTERS = 1_500
-"""Length of a text; the page marks a text that was cut."""
-RESPONSES = 3
-"""Responses of each side to a problem: the greedy one, then the first sampled ones, of the first seed."""
-PROBLEMS_ON_THE_PAGE = 400
-"""For all comparisons: about 8 MB where every text has the greatest length."""
-
-
-@dataclass(frozen=True)
-class Response:
-    """One response, with its invisible characters shown."""
-
-    mode: str
-    text: str
-    verdict: str
-    is_correct: bool
-
-
-@dataclass(frozen=True)
-class ExampleProblem:
-    """One problem that the sides answer differently."""
-
-    name: str
-    first_score: float
-    second_score: float
-    text: str
-    answer: str
-    first: list[Response]
-    second: list[Response]
-
-
-@dataclass(frozen=True)
-class DecidedProblems:
-    """Problems won or lost by the second side."""
-
-    count: int
-    shown: list[ExampleProblem]
-
-
-@dataclass(frozen=True)
-class Examples:
-    """One benchmark, one pair."""
-
-    benchmark: str
-    metric: str
-    first: str
-    second: str
-    wins: DecidedProblems
-    losses: DecidedProblems
-    ties: int
-    without_text: list[str]
-    """Sides whose responses are not available."""
-
-
-def examples(findings: ComparisonFindings, families: Sequence[str], problems: int) -> list[Examples]:
-    """For each pair and benchmark, on the first metric: at most `problems` won and as many lost, the largest first."""
-    pairs = list(dict.fromkeys((one.first, one.second) for one in findings.comparisons))
-    sides = {side.name: side for side in findings.sides}
-    # Divided among all pairs and benchmarks, so that a page of many sides still opens.
-    most = min(problems, max(1, PROBLEMS_ON_THE_PAGE // (2 * len(pairs) * len(findings.benchmarks))))
-    return [
-        _examples(findings, benchmark, benchmark.metrics(families)[0], sides[first], sides[second], most)
-        for first, second in pairs
-        for benchmark in findings.benchmarks
-        if benchmark.metrics(families)
-    ]
-
-
-def _examples(
-    findings: ComparisonFindings, benchmark: SharedBenchmark, metric: str, first: Side, second: Side, most: int
-) -> Examples:
-    scores = [findings.scores[side.name, benchmark.name][metric] for side in (first, second)]
-    table = pandas.DataFrame({"first": scores[0], "second": scores[1]})
-    # Rounded, because means of equal shares may differ in the last bits: such a problem is a tie.
-    table["gain"] = (table["second"] - table["first"]).round(12)
-    rows = [_rows(side, benchmark.name) for side in (first, second)]
-    outcomes = []
-    for sign in (1, -1):
-        own = table[sign * table["gain"] > 0].assign(size=lambda frame: -frame["gain"].abs())
-        own = own.sort_values("size", kind="stable")
-        outcomes.append(DecidedProblems(len(own), [_problem(row, rows) for row in own.head(most).itertuples()]))
-    without = [side.name for side, own in zip((first, second), rows, strict=True) if own is None]
-    ties = int((table["gain"] == 0).sum())
-    return Examples(benchmark.name, metric, first.name, second.name, outcomes[0], outcomes[1], ties, without)
-
-
-def _rows(side: Side, benchmark: str) -> dict[str, pandas.DataFrame] | None:
-    """Returns the first seed's responses by problem, greedy ones first."""
-    responses = side.answers[0].responses
-    if responses is None:
-        return None
-    own = responses[responses["benchmark"] == benchmark].sort_values(["mode", "sample_index"], kind="stable")
-    return {str(name): group.head(RESPONSES) for name, group in own.groupby("problem_id", sort=False)}
-
-
-def _problem(row, rows: Sequence[dict[str, pandas.DataFrame] | None]) -> ExampleProblem:
-    own = [table.get(row.Index) if table else None for table in rows]
-    # Both sides answered the same problem, so that either table has its text.
-    known = next((table for table in own if table is not None), None)
-    text, answer = ("", "") if known is None else known.iloc[0][["problem", "answer"]]
-    said = [[] if table is None else [_response(one) for one in table.itertuples()] for table in own]
-    return ExampleProblem(
-        visible_text(str(row.Index), 200),
-        row.first,
-        row.second,
-        visible_text(text, CHARACTERS),
-        visible_text(answer, 200),
-        *said,
-    )
-
-
-def _response(row) -> Response:
-    return Response(
-        row.mode, visible_text(row.response, CHARACTERS), row.verdict.replace("_", " "), row.verdict == "correct"
-    )
 
 
 FOLDER = "data/images/feedback/"

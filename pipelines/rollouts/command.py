@@ -173,7 +173,6 @@ def write_page(
     import pyarrow.parquet
 
     from stages.foundations.tables import ROLLOUT
-    from stages.pages.page import fill_page
 
     markers = _thought_markers(PROJECT / "params.yaml")
     # Texts are written into pieces, numbers into the index, which the page loads at once.
@@ -224,10 +223,68 @@ def write_page(
     }
     _write_script(folder / "index.js", f"window.RETRACE_ROLLOUTS = {json.dumps(content, separators=(',', ':'))};")
     shutil.copyfile(FOLDER / "rollouts.js", folder / "rollouts.js")
-    filled = {"round": title, "rows": rows, "verdicts": list(verdicts), "legend": legend, "has_episodes": has_episodes}
-    html = fill_page(FOLDER, filled, {}, has_files=True)
+    html = rollouts_page(title, rows, list(verdicts), legend, has_episodes)
     (folder / "index.html").write_text(html, encoding="utf-8")
     return rows
+
+
+RANGES = {"reward": "Reward", "tokens": "Tokens", "step": "Step", "turns": "Turns", "failed": "Failed calls"}
+"""Numbers that a row is filtered by, from and to; `turns` and `failed` only where responses have several turns."""
+KEPT = {"trained": "trained on", "left": "left out", "cut": "truncated"}
+GROUPS = {"mixed": "right and wrong", "right": "all right", "wrong": "none right"}
+ORDERS = {
+    "": "as drawn",
+    "long": "longest first",
+    "short": "shortest first",
+    "low": "lowest reward first",
+    "high": "highest reward first",
+    "turns": "most turns first",
+    "failed": "most failed calls first",
+    "faulty": "failed environments first",
+}
+OF_EPISODES = ("turns", "failed", "faulty")
+
+
+def rollouts_page(title: str, rows: int, verdicts: list[str], legend: str, has_episodes: bool) -> str:
+    """Returns the page: a form of filters, whose names rollouts.js reads, and the place of the rollouts."""
+    from stages.pages.page import count, html, page, paragraph
+
+    def choice(label: str, name: str, options: Mapping[str, str]) -> Any:
+        listed = [html('<option value="{}">{}</option>', value, words) for value, words in options.items()]
+        return html('<label>{} <select name="{}">{}</select></label>\n', label, name, listed)
+
+    def between(name: str) -> Any:
+        least = html(' step="any"') if name == "reward" else html(' min="0"')
+        field = '<input name="{}_{}" type="number"{} placeholder="{}" aria-label="{} {}">'
+        ends = [html(field, name, end, least, end, RANGES[name], end) for end in ("from", "to")]
+        return html("<label>{} <span>{}</span></label>\n", RANGES[name], ends)
+
+    known = {"": "all", "1": "failed", "0": "did not fail"}
+    fields = [
+        choice("Verdict", "verdict", {"": "all"} | {verdict: verdict for verdict in verdicts}),
+        [between(name) for name in RANGES if has_episodes or name not in OF_EPISODES],
+        choice("Environment", "fault", known) if has_episodes else "",
+        html('<label>Problem, or its id, contains <input name="text" type="search"></label>\n'),
+        choice("Groups", "groups", {"": "all"} | GROUPS),
+        choice("Kept", "kept", {"": "all"} | KEPT),
+        choice("Order", "order", {key: ORDERS[key] for key in ORDERS if has_episodes or key not in OF_EPISODES}),
+    ]
+    written = '<span>written by the policy</span> <span class="observed">written by the environment</span>'
+    shade = '<label><input id="shade" name="shade" value="1" type="checkbox" form="filter"> shade tokens by {}</label>'
+    form = '<form id="filter" class="filter">\n{}<button type="reset">Clear</button>\n</form>\n{}{}'
+    told = "This page needs scripts, and the files beside it, to show {} rollouts."
+    found = (
+        '<p id="count" aria-live="polite"></p>\n<div id="list">{}</div>\n<p class="pager">'
+        '<button id="before" type="button">Previous</button> <button id="after" type="button">Next</button></p>\n'
+    )
+    filters = html(
+        form, fields, paragraph(shade, legend, kind="legend"), paragraph(written, kind="legend") if has_episodes else ""
+    )
+    sections = [
+        ("result", "Filter", "", filters),
+        ("rows", "Rollouts", "", html(found, paragraph(told, count(rows), kind="absent"))),
+    ]
+    return page(f"{title}: rollouts", "Rollouts", sections, scripts=["index.js", "rollouts.js"])
 
 
 def _batches(file: pyarrow.parquet.ParquetFile) -> Iterator[pyarrow.Table]:

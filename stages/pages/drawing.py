@@ -1,4 +1,4 @@
-"""Plots as inline SVG, from data: `lines`, `bars` and `intervals`; all of them use `draw`.
+"""Plots as inline SVG, from data: `lines`, `bars`, `intervals` and `histogram`.
 
 Equal data gives equal bytes, and colours follow the page's light or dark theme. matplotlib has no CSS variables, so
 plots are drawn in the stand-in colours below. These are then replaced by the page's variables. Text stays text, in the
@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -299,6 +300,35 @@ def intervals(
 
     height = ROW * len(rows) + (52 if x_label else 36)
     return Chart(title, summary, draw(name, spoken, paint, width, height))
+
+
+def histogram(
+    name: str,
+    title: str,
+    edges: Sequence[int],
+    counts: Sequence[int],
+    *,
+    spoken: str,
+    summary: str,
+    rule: float,
+    is_logarithmic: bool,
+) -> Chart:
+    """Draws numbers of rows between edges, which are in characters, and a dotted rule."""
+
+    def paint(axes: Axes) -> None:
+        widths = [end - start for start, end in pairwise(edges)]
+        axes.bar(edges[:-1], counts, width=widths, align="edge", color=SERIES[0], alpha=0.55)
+        # A logarithmic axis starts at 1, but the median may be 0.
+        axes.axvline(max(rule, edges[0]), color=INK, linewidth=1, linestyle=":")
+        axes.set_xscale("log" if is_logarithmic else "linear")
+        if not is_logarithmic:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_xlabel("characters")
+        axes.set_ylabel("rows")
+
+    return Chart(title, summary, draw(name, spoken, paint))
 
 
 def draw(name: str, label: str, paint: Callable[[Axes], None], width: int = WIDTH, height: int = HEIGHT) -> Markup:

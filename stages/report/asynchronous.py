@@ -1,4 +1,4 @@
-"""Asynchronous rounds on the report page: what their devices did and waited for, and the age of their data."""
+"""The section on asynchronous rounds: what their devices did and waited for, and the age of their data."""
 
 from __future__ import annotations
 
@@ -7,16 +7,37 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas
+from markupsafe import Markup
 
 from stages.foundations.errors import UserError
 from stages.pages.drawing import Chart, amount, bars, lines
-from stages.pages.reading import curve_lines
+from stages.pages.page import Part, charts, html, paragraph, table
+from stages.pages.run import curve_lines
+from stages.report.inputs import ReportRun
 
 DEVICES = ("trainer", "replica")
 """Kinds of processes that hold a device, one each."""
+CURVES = {
+    "Staleness": ("versions", {"staleness/mean": "mean", "staleness/max": "largest"}),
+    "Age of ready groups": ("seconds", {"buffer/age_seconds_p50": "median", "buffer/age_seconds_max": "oldest"}),
+    "Devices that wait": ("%", {"bubble": "bubble"}),
+}
+
+
+def timelines(run: ReportRun) -> Part:
+    """The asynchronous rounds, those with a trace; None for a run without one."""
+    waits = {name: read_waits(run.paths.schedules / name / "timeline.json") for name in run.rounds}
+    waits = {name: of_round for name, of_round in waits.items() if of_round is not None}
+    if not waits:
+        return None
+    told = (
+        "Times differ between equal runs. <code>timeline.json</code> beside a round's schedule, in "
+        "<code>data/schedules/</code>, is a trace that Perfetto opens: what each process did, and when."
+    )
+    shown = [_round(number, name, of_round, run) for number, (name, of_round) in enumerate(waits.items(), 1)]
+    return paragraph(told, kind="quiet") + Markup("").join(shown)
 
 
 def read_waits(path: Path) -> dict[str, dict[str, float]] | None:
@@ -52,53 +73,28 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def describe_rounds(
-    waits: Mapping[str, Mapping[str, Mapping[str, float]]], curves: Mapping[str, pandas.DataFrame]
-) -> list[dict[str, Any]]:
-    """Returns the template's values for each asynchronous round."""
-    return [
-        {
-            "name": name,
-            "charts": [*_waits(number, of_round), *_charts(number, curves.get(name))],
-            "counts": _counts(curves.get(name)),
-        }
-        for number, (name, of_round) in enumerate(waits.items(), 1)
-    ]
+def _round(number: int, name: str, waits: Mapping[str, Mapping[str, float]], run: ReportRun) -> Markup:
+    curve = run.round_curves.get(name, pandas.DataFrame())
+    named = {kind: {one.replace("_", " "): share for one, share in own.items()} for kind, own in waits.items()}
+    drawn = [bars(f"waits-{number}", "What the devices did", "%", named)] if named else []
+    # Sums over the steps of the curve.
+    counted = sorted(column for column in curve if column.startswith(("repack/", "fault/")))
+    rows = [(column, f"{curve[column].sum():.6g}") for column in counted]
+    label = f"Repacks and faults of {name}"
+    counts = table(label, [], rows, "Repacks and faults, whole round") if rows else None
+    return html("<h3>{}</h3>\n{}{}", name, charts([*drawn, *_curve_charts(number, curve)]), counts)
 
 
-def _waits(number: int, of_round: Mapping[str, Mapping[str, float]]) -> list[Chart]:
-    named = {
-        kind: {activity.replace("_", " "): share for activity, share in shares.items()}
-        for kind, shares in of_round.items()
-    }
-    return [bars(f"waits-{number}", "What the devices did", "%", named, "")] if named else []
-
-
-def _counts(curve: pandas.DataFrame | None) -> list[tuple[str, float]]:
-    """Returns the sums of the counts in the curve's steps."""
-    names = [] if curve is None else sorted(name for name in curve if name.startswith(("repack/", "fault/")))
-    return [(name, float(curve[name].sum())) for name in names]
-
-
-CURVES = {
-    "Staleness": ("versions", {"staleness/mean": "mean", "staleness/max": "largest"}),
-    "Age of ready groups": ("seconds", {"buffer/age_seconds_p50": "median", "buffer/age_seconds_max": "oldest"}),
-    "Devices that wait": ("%", {"bubble": "bubble"}),
-}
-
-
-def _charts(number: int, curve: pandas.DataFrame | None) -> list[Chart]:
-    if curve is None:
-        return []
+def _curve_charts(number: int, curve: pandas.DataFrame) -> list[Chart]:
     prefix = "staleness/count_"
     counts = {name.removeprefix(prefix): float(curve[name].sum()) for name in curve if name.startswith(prefix)}
     ages = {age: count for age, count in counts.items() if age.isdecimal()}
     shares = {age: ages[age] / sum(ages.values()) for age in sorted(ages, key=int) if sum(ages.values())}
     title = "Staleness of trained responses"
-    charts = [bars(f"ages-{number}", title, "%", {"": shares}, "versions behind")] if shares else []
+    drawn = [bars(f"ages-{number}", title, "%", {"": shares}, "versions behind")] if shares else []
     for title, (unit, columns) in CURVES.items():
-        drawn = curve_lines(curve, columns)
-        means = (f"{line.label} {amount(sum(line.y) / len(line.y), unit)}" for line in drawn)
+        of_title = curve_lines(curve, columns)
+        means = (f"{line.label} {amount(sum(line.y) / len(line.y), unit)}" for line in of_title)
         summary = f"mean over the steps: {'; '.join(means)}"
-        charts += [lines(f"{title}-{number}", title, unit, drawn, summary=summary)] if drawn else []
-    return charts
+        drawn += [lines(f"{title}-{number}", title, unit, of_title, summary=summary)] if of_title else []
+    return drawn

@@ -1,81 +1,110 @@
-"""Reads all inputs of the page. Data that a run does not have is absent here, which is not an error."""
+"""What the report reads of a run, and the scores of its policies. Data that a run does not have are absent."""
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas
 
-from stages.algorithms.decontamination import source_revision
+from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.emergence import emergence_measures
+from stages.algorithms.estimators import Interval, PairedDifference, compare_paired
 from stages.foundations.errors import UserError
-from stages.foundations.params import read_yaml
 from stages.foundations.stage import about
-from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
-from stages.foundations.tables import (
-    CONTAMINATION,
-    DUPLICATE,
-    RESPONSE,
-    SAMPLED,
-    VERDICT,
-    TableSchema,
-    open_table,
-    read_table,
-)
-from stages.pages.reading import Metrics, read_curves, read_metrics
-from stages.pages.shown_stages import shown
-from stages.report.asynchronous import read_waits
-from stages.report.cards import Card, read_cards
+from stages.foundations.tables import RESPONSE, SAMPLED, VERDICT, TableSchema, open_table, read_table
+from stages.pages.run import Metrics, Run
+from stages.report.stage import ReportParams
+
+FAMILIES = ("greedy", "avg", "pass", "maj")
+"""Scores in the order in which they are shown."""
+# `greedy` has no k, the others must have one: a stage's `pass_rate` is not a score.
+_SCORE = re.compile(r"(?P<family>greedy|(?:avg|pass|maj)(?=_at_))(?:_at_(?P<k>\d+))?")
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """A run's metrics, curves and responses. Mappings are in the order of the graph."""
+class ReportRun(Run):
+    """A run with the responses of its policies. Files of what the parameter file no longer names are ignored."""
 
-    seed: int
-    policies: tuple[str, ...]
-    """Policies of the parameter file, graded or not."""
-    rounds: dict[str, str]
-    """RL rounds, each with the policy that it starts from."""
-    sources: tuple[str, ...]
-    stages: tuple[GraphStage, ...]
-    """The graph of the parameter file; the package of a stage describes it."""
-    metrics: dict[str, Metrics]
-    """Metrics of each stage that has some, by DVC's name of the stage: `curate`, `collect@gsm8k`, `grade@rl_1`."""
-    curves: dict[str, pandas.DataFrame]
-    """Curves of each stage that has some, likewise; those of RL rounds with the columns of `read_emergence`."""
-    waits: dict[str, dict[str, dict[str, float]]]
-    """What trainer and replicas of each asynchronous round did, as shares of their time."""
-    responses: dict[str, pandas.DataFrame]
-    """Responses of each policy with their verdicts and verifiers, in the order of the response table."""
-    cards: list[Card]
-    """A card for each table of the data stages."""
-    contamination: dict[str, pandas.DataFrame]
-    """Contamination that each stage found: rows with the benchmark problems that they match."""
-    duplicates: pandas.DataFrame | None
-    revisions: dict[str, str]
-    """Version of each source that the parameter file pins."""
-    params: dict[str, Any]
-    params_text: str
-    """Text of the parameter file."""
+    def __init__(self, paths: Namespace, report: ReportParams) -> None:
+        super().__init__(paths)
+        self.report = report
+        self.policies: tuple[str, ...] = tuple(self._section("policies", list))
+        self.sources: dict[str, Any] = self._section("sources", dict)
+
+    @cached_property
+    def rounds(self) -> dict[str, str]:
+        """RL rounds, each with the policy that it starts from."""
+        # Recognised by the form of the entry: the report does not use the names of other stages.
+        items = {stage.item for stage in self.stages}
+        return {
+            name: str(entry["start_from"])
+            for section in self.params.values()
+            for name, entry in (section.items() if isinstance(section, dict) else ())
+            if name in items and isinstance(entry, dict) and "start_from" in entry
+        }
+
+    @cached_property
+    def round_curves(self) -> dict[str, pandas.DataFrame]:
+        """Curves of RL rounds, by the round's policy, with the columns of `read_emergence`."""
+        keywords = (self.params.get("grade") or {}).get("emergence_keywords") or []
+        by_item = {stage.item: self.curves.get(stage.address) for stage in self.stages if stage.curves}
+        curves = {name: by_item[name] for name in self.rounds if by_item.get(name) is not None}
+        for name, curve in curves.items():
+            rollouts = self.paths.rollouts / f"{name}.parquet"
+            if rollouts.exists():
+                curves[name] = curve.merge(read_emergence(rollouts, keywords), on="step", how="left")
+        return curves
+
+    @cached_property
+    def responses(self) -> dict[str, pandas.DataFrame]:
+        """Responses of each policy with their verdicts and verifiers, in the order of the response table."""
+        judged = {name: _judged(self.paths.responses, self.paths.verdicts, name) for name in self.policies}
+        return {name: frame for name, frame in judged.items() if frame is not None}
+
+    @cached_property
+    def benchmarks(self) -> list[Benchmark]:
+        """The benchmarks on which some policy has a score, sorted."""
+        names = set()
+        for policy in self.graded:
+            for key in self.grades(policy):
+                benchmark, _, metric = key.rpartition("/")
+                if benchmark and _SCORE.fullmatch(metric):
+                    names.add(benchmark)
+        return [Benchmark(self, name, number) for number, name in enumerate(sorted(names), start=1)]
 
     def grades(self, policy: str) -> Metrics:
         """Scores of a policy; empty when it was not graded."""
         scoring = [stage.address for stage in self.stages if about(stage.name).score_keys and stage.item == policy]
         return self.metrics.get(scoring[0], {}) if scoring else {}
 
+    @cached_property
+    def graded(self) -> list[str]:
+        """The policies that have grades, in order."""
+        return [policy for policy in self.policies if self.grades(policy)]
+
     @property
-    def round_curves(self) -> dict[str, pandas.DataFrame]:
-        """Curves of RL rounds, by the round's policy."""
-        by_item = {stage.item: self.curves.get(stage.address) for stage in self.stages if stage.curves}
-        return {name: by_item[name] for name in self.rounds if by_item.get(name) is not None}
+    def last(self) -> str | None:
+        """The graded policy of the last RL round; without one, the last graded policy."""
+        # `policies` may list them in any order; rounds are in the order of the parameter file.
+        of_rounds = [name for name in self.rounds if name in self.graded]
+        return (of_rounds or self.graded or [None])[-1]
+
+    @property
+    def before_rl(self) -> str | None:
+        """The policy from which the last policy's first round started; the last policy if no round made it."""
+        policy = self.last
+        while policy in self.rounds:
+            policy = self.rounds[policy]
+        return policy
 
     @property
     def warnings(self) -> list[str]:
-        """Returns problems of stages that raised no error, which their packages derive from the metrics."""
+        """Problems of stages that raised no error, which their packages derive from the metrics."""
         counted = ((stage, self.metrics.get(stage.address)) for stage in self.stages)
         return [
             line
@@ -84,66 +113,130 @@ class Inputs:
             for line in about(stage.name).warnings(stage.item, metrics)
         ]
 
+    def table(self, name: str, schema: TableSchema) -> pandas.DataFrame | None:
+        """Returns a table below data/, such as `problems/train`; None where it is missing."""
+        top, _, rest = name.partition("/")
+        path = getattr(self.paths, top) / f"{rest}.parquet"
+        return read_table(path, schema) if path.exists() else None
+
+    def _section(self, name: str, kind: type) -> Any:
+        """Returns a section of the parameter file, empty if it is absent. UserError if it is of another kind."""
+        value = self.params.get(name)
+        if value is None:
+            return kind()
+        if not isinstance(value, kind):
+            wanted, path = "mapping" if kind is dict else "list", self.paths.params
+            raise UserError(f"{path}: section `{name}` must be a {wanted}, not {type(value).__name__}: see the recipes")
+        return value
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A policy against the baseline on the problems that both answered."""
+
+    benchmark: str
+    metric: str
+    """`greedy` or `avg_at_<k>`."""
+    baseline: str
+    policy: str
+    difference: PairedDifference
+    """Policy minus baseline, as fractions."""
+
+
+class Benchmark:
+    """One benchmark's scores, and which of their differences are significant."""
+
+    def __init__(self, run: ReportRun, name: str, number: int) -> None:
+        self.run, self.name, self.number = run, name, number
+        # avg@k uses every sample of a problem, so its interval is the narrowest.
+        self.headline_metric = next((metric for metric in self.metrics if metric.startswith("avg")), self.metrics[0])
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The metric with the largest k of each family that some policy has, in the order of `FAMILIES`."""
+        largest: dict[str, int] = {}
+        for policy in self.run.graded:
+            for key in self.run.grades(policy):
+                name, _, metric = key.rpartition("/")
+                match = _SCORE.fullmatch(metric)
+                if match and name == self.name:
+                    family, k = match["family"], int(match["k"] or 0)
+                    largest[family] = max(k, largest.get(family, 0))
+        known = [family for family in FAMILIES if family in largest]
+        return [family if family == "greedy" else f"{family}_at_{largest[family]}" for family in known]
+
     @property
-    def graded(self) -> list[str]:
-        """Returns the policies that have grades, in order."""
-        return [policy for policy in self.policies if self.grades(policy)]
+    def problems(self) -> int | None:
+        """The number of its problems."""
+        return next((int(n) for policy in self.run.graded if (n := self.value(policy, "problems"))), None)
 
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """The last policy against the baseline, then against the policy that RL started from if that is another one.
 
-def read_inputs(paths: Namespace) -> Inputs:
-    """Returns all data in the input folders that belongs to the parameter file; UserError for a broken file.
+        Each on the headline's metric, then greedy.
+        """
+        metrics = dict.fromkeys([self.headline_metric, *(["greedy"] if "greedy" in self.metrics else [])])
+        # They may be the same policy, whose comparison is then shown once.
+        starts = dict.fromkeys([self.run.report.baseline_policy, self.run.before_rl])
+        compared = [self.compare(metric, start, self.run.last) for start in starts for metric in metrics]
+        return [comparison for comparison in compared if comparison]
 
-    Files of policies, rounds and sources that are no longer in the parameter file are ignored.
-    """
-    params = read_yaml(paths.params)
-    stages = tuple(stages_of(read_definitions(paths.graph), params))
-    policies = tuple(_section(params, "policies", list, paths.params))
-    entries = _section(params, "sources", dict, paths.params)
-    # The models of `sources` belong to another stage, and no stage imports another.
-    origins = {name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()}
-    responses = {name: _judged(paths.responses, paths.verdicts, name) for name in policies}
-    contamination = {
-        stage.address: _table(_below(paths, f"{shown(stage.name).contamination}.parquet"), CONTAMINATION)
-        for stage in stages
-        if shown(stage.name).contamination
-    }
-    rounds = _rounds(params, stages)
-    curves, keywords = read_curves(stages, paths.curves), (params.get("grade") or {}).get("emergence_keywords") or []
-    for stage in stages:
-        rollouts = paths.rollouts / f"{stage.item}.parquet"
-        if stage.item in rounds and stage.address in curves and rollouts.exists():
-            measured = read_emergence(rollouts, keywords)
-            curves[stage.address] = curves[stage.address].merge(measured, on="step", how="left")
-    waits = {name: read_waits(paths.schedules / name / "timeline.json") for name in rounds}
-    return Inputs(
-        seed=int(params.get("seed", 0)),
-        policies=policies,
-        rounds=rounds,
-        sources=tuple(entries),
-        stages=stages,
-        metrics=read_metrics(stages, paths.metrics),
-        curves=curves,
-        waits={name: of_round for name, of_round in waits.items() if of_round is not None},
-        responses={name: frame for name, frame in responses.items() if frame is not None},
-        params=params,
-        params_text=paths.params.read_text(encoding="utf-8"),
-        cards=read_cards((paths.web, paths.problems, paths.demonstrations), stages),
-        contamination={name: table for name, table in contamination.items() if table is not None},
-        duplicates=_table(paths.problems / "duplicates.parquet", DUPLICATE),
-        revisions={name: source_revision(own if isinstance(own, dict) else {}) for name, own in origins.items()},
-    )
+    def value(self, policy: str, quantity: str) -> float | None:
+        """Returns one of a policy's numbers."""
+        return self.run.grades(policy).get(f"{self.name}/{quantity}")
 
+    def values(self, quantity: str) -> dict[str, float]:
+        """Returns a number of each policy that has it."""
+        found = {policy: self.value(policy, quantity) for policy in self.run.graded}
+        return {policy: value for policy, value in found.items() if value is not None}
 
-def _rounds(params: dict[str, Any], stages: tuple[GraphStage, ...]) -> dict[str, str]:
-    """Returns the items of stages whose entry in the parameter file names the policy that they start from."""
-    # Recognised by the form of the entry: the report does not use the names of other stages.
-    items = {stage.item for stage in stages}
-    return {
-        name: str(entry["start_from"])
-        for section in params.values()
-        for name, entry in (section.items() if isinstance(section, dict) else ())
-        if name in items and isinstance(entry, dict) and "start_from" in entry
-    }
+    def score(self, policy: str, metric: str) -> Interval | None:
+        """Returns a score with its interval, as fractions; None when it or its interval is missing."""
+        found = [self.value(policy, metric + end) for end in ("", "_low", "_high")]
+        return None if None in found else Interval(*found)
+
+    def scores(self, metric: str, policies: Sequence[str | None] | None = None) -> dict[str, Interval]:
+        """Returns the score of each policy that has one."""
+        known = self.run.graded if policies is None else dict.fromkeys(policies)
+        return {policy: own for policy in known if policy in self.run.graded and (own := self.score(policy, metric))}
+
+    def passes(self, policy: str) -> dict[int, Interval]:
+        """Returns all pass@k of a policy by k, smallest k first."""
+        by_k: dict[int, Interval] = {}
+        for key in self.run.grades(policy):
+            name, _, metric = key.rpartition("/")
+            match = _SCORE.fullmatch(metric)
+            if name == self.name and match and match["family"] == "pass":
+                own = self.score(policy, metric)
+                by_k |= {int(match["k"]): own} if own else {}
+        return dict(sorted(by_k.items()))
+
+    def compare(self, metric: str, baseline: str | None, policy: str | None) -> Comparison | None:
+        """Returns the paired difference; None when a policy is missing or they have no problem in common.
+
+        A problem's score is the mean over its responses, so that all responses of a problem stay together. An undecided
+        verdict counts as not correct, as in the scores.
+        """
+        mode = "greedy" if metric == "greedy" else "sampled"
+        scores = [self._problem_scores(name, mode) for name in (baseline, policy)]
+        if baseline == policy or any(series is None for series in scores):
+            return None
+        # Sorted, because resampling draws positions, so the order of a table would change the interval.
+        both = pandas.concat(scores, axis=1, join="inner", keys=["first", "second"]).sort_index()
+        if both.empty:
+            return None
+        return Comparison(self.name, metric, baseline, policy, compare_paired(both["first"], both["second"]))
+
+    def _problem_scores(self, policy: str | None, mode: str) -> pandas.Series | None:
+        """Returns the share of correct responses of each problem, by problem id; None without responses."""
+        rows = self.run.responses.get(policy)
+        if rows is None:
+            return None
+        rows = rows[(rows["benchmark"] == self.name) & (rows["mode"] == mode)]
+        if rows.empty:
+            return None
+        return (rows["verdict"] == Verdict.CORRECT.value).groupby(rows["problem_id"]).mean()
 
 
 def read_emergence(path: Path, keywords: list[str]) -> pandas.DataFrame:
@@ -161,26 +254,6 @@ def read_emergence(path: Path, keywords: list[str]) -> pandas.DataFrame:
             ]
             pieces.append(pandas.DataFrame(measured))
     return pandas.concat(pieces).groupby("step", as_index=False).mean()
-
-
-def _below(paths: Namespace, name: str) -> Path:
-    """Returns the path of a file below data/, in the folder from the command line."""
-    top, _, rest = name.partition("/")
-    return getattr(paths, top) / rest
-
-
-def _table(path: Path, schema: TableSchema) -> pandas.DataFrame | None:
-    return read_table(path, schema) if path.exists() else None
-
-
-def _section(params: dict[str, Any], name: str, kind: type, path: Path) -> Any:
-    value = params.get(name)
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        wanted = "mapping" if kind is dict else "list"
-        raise UserError(f"{path}: section `{name}` must be a {wanted}, not {type(value).__name__}: see the recipes")
-    return value
 
 
 def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | None:

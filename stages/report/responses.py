@@ -1,20 +1,20 @@
-"""Responses on the page: a few problems with each policy's response, and statistics of search by trial.
+"""The sections on responses: a few problems with each policy's response, and statistics of search by trial.
 
-Problems and responses are untrusted text: the template shows invisible characters and escapes everything.
+Problems and responses are untrusted text: invisible characters are shown, and everything is escaped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import pandas
+from markupsafe import Markup
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.pages.drawing import Chart, bars
-from stages.report.inputs import Inputs
+from stages.pages.drawing import bars
+from stages.pages.page import Part, answer, charts, count, html, paragraph, visible_text
+from stages.report.inputs import Benchmark, ReportRun
 
 _OUTCOMES = {
     (False, True): "{last} right, {first} wrong",
@@ -25,30 +25,45 @@ _OUTCOMES = {
 """Keys: (first policy is correct, last policy is correct). In the order in which problems of each kind are taken."""
 
 
-def choose_examples(inputs: Inputs, count: int, baseline: str, last: str | None) -> list[dict[str, Any]]:
-    """Returns problems of each outcome in turn, in the benchmark's order: an illustration, not a random sample.
+def examples(run: ReportRun) -> Part:
+    """Problems of each outcome in turn, in the benchmark's order.
 
-    Shows the greedy response, or the first sampled one if there is no greedy response.
+    Each has the greedy response, or the first sampled one if there is no greedy response.
     """
-    shown = {policy: _shown(rows) for policy, rows in inputs.responses.items()}
-    if not shown or not count:
-        return []
+    shown = {policy: _shown(rows) for policy, rows in run.responses.items()}
     # Responses may no longer exist for all graded policies.
-    last = last if last in shown else list(shown)[-1]
-    first = baseline if baseline in shown else next(iter(shown))
-    examples = []
-    for key, outcome in _in_turn(shown[first], shown[last], count):
+    last = run.last if run.last in shown else next(reversed(shown), "")
+    first = run.report.baseline_policy if run.report.baseline_policy in shown else next(iter(shown), "")
+    chosen = _in_turn(shown[first], shown[last], run.report.example_problems) if shown else []
+    if not chosen:
+        told = "There are no graded responses to show, or <code>report.example_problems</code> is 0."
+        return paragraph(told, kind="absent")
+    told = (
+        "The first problems of each outcome, in turn: an illustration, not a random sample. Each shows the greedy "
+        "response, or the first sampled one where there is no greedy one."
+    )
+    articles = []
+    for key, outcome in chosen:
         words = _OUTCOMES[outcome].format(first=first, last=last)
         if first == last:
             words = "right" if outcome[1] else "wrong"
-        responses = [
-            _response(policy, rows.loc[key], inputs.responses[policy])
-            for policy, rows in shown.items()
-            if key in rows.index
-        ]
-        problem = shown[last].loc[key, ["problem", "answer"]].to_dict()
-        examples.append({"benchmark": key[0], "id": key[1], **problem, "outcome": words, "responses": responses})
-    return examples
+        responses = [_response(run, policy, rows.loc[key]) for policy, rows in shown.items() if key in rows.index]
+        problem = shown[last].loc[key]
+        articles.append(
+            html(
+                '<article class="card example">\n{}<pre class="problem" dir="auto">{}</pre>\n{}'
+                '<div class="answers">\n{}</div>\n</article>\n',
+                paragraph("{} · {} · {}", key[0], _visible(run, key[1]), words, kind="quiet"),
+                _visible(run, problem["problem"]),
+                paragraph("Answer <code>{}</code>", _visible(run, problem["answer"]), kind="gold"),
+                responses,
+            )
+        )
+    return html("{}{}", paragraph(told, kind="quiet"), articles)
+
+
+def _visible(run: ReportRun, text: object) -> str:
+    return visible_text(text, run.report.example_characters)
 
 
 def _shown(rows: pandas.DataFrame) -> pandas.DataFrame:
@@ -75,32 +90,39 @@ def _in_turn(
     return chosen[:count]
 
 
-def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame) -> dict[str, Any]:
-    """Returns one policy's response; `samples` is 0 when it has only a greedy response."""
-    benchmark, problem_id = row.name
+def _response(run: ReportRun, policy: str, row: pandas.Series) -> Markup:
+    """Shows one policy's response, and how many of its samples are right if it has samples."""
+    rows, (benchmark, problem_id) = run.responses[policy], row.name
     samples = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
-    return {
-        "policy": policy,
-        "text": row["response"],
-        "verdict": row["verdict"].replace("_", " "),
-        "is_correct": row["verdict"] == Verdict.CORRECT.value,
-        "tokens": int(row["response_tokens"]),
-        "is_truncated": bool(row["is_truncated"]),
-        "correct_samples": int((samples["verdict"] == Verdict.CORRECT.value).sum()),
-        "samples": len(samples),
-        "episode": None if row.get("observed_characters") is None else _episode(row),
-    }
+    right = int((samples["verdict"] == Verdict.CORRECT.value).sum())
+    has_episode = row.get("observed_characters") is not None
+    cut_off = ", cut off by the token limit" if row["is_truncated"] else ""
+    of_samples = f" · {right} of {len(samples)} samples right" if len(samples) else ""
+    return answer(
+        policy,
+        row["verdict"].replace("_", " "),
+        row["verdict"] == Verdict.CORRECT.value,
+        _episode(run, row) if has_episode else html('<pre dir="auto">{}</pre>\n', _visible(run, row["response"])),
+        paragraph("{} tokens{}{}", count(int(row["response_tokens"])), cut_off, of_samples, kind="quiet"),
+    )
 
 
-def _episode(row: pandas.Series) -> dict[str, Any]:
-    """Returns the course of a response of several turns; its segments are (text, whether the environment wrote it)."""
+def _episode(run: ReportRun, row: pandas.Series) -> Markup:
+    """Shows a response of several turns; what the environment wrote is set off."""
     cuts = [0, *row["observed_characters"], len(row["response"])]
     # Policy and environment alternate: every second stretch between two cuts was observed.
     segments = [(row["response"][a:b], place % 2 == 1) for place, (a, b) in enumerate(pairwise(cuts)) if a < b]
-    counts = {name: int(row[name]) for name in ("turns", "calls", "failed_calls")}
+    texts = [
+        html('<span class="observed">{}</span>' if is_observed else "{}", _visible(run, text))
+        for text, is_observed in segments
+    ]
+    told = [f"turns {row['turns']:.0f}, calls {row['calls']:.0f}, failed calls {row['failed_calls']:.0f}"]
     # pandas has NaN for a missing text.
     ending, fault = (text if isinstance(text, str) else "" for text in (row["ending"], row["environment_fault"]))
-    return {"segments": segments, **counts, "ending": ending.replace("_", " "), "fault": fault}
+    told += [f", ending {ending.replace('_', ' ')}"] if ending else []
+    told += [html(' · <span class="observed">written by the environment</span>')] if len(segments) > 1 else []
+    told += [f" · the environment failed: {_visible(run, fault)}"] if fault else []
+    return html('<pre dir="auto">{}</pre>\n{}', texts, paragraph("{}", told, kind="quiet"))
 
 
 _SHARES = {
@@ -114,64 +136,48 @@ _WORDS = "keyword_rate_"
 _MOST_WORDS = 5
 
 
-@dataclass(frozen=True)
-class Search:
-    """One benchmark's part of the section."""
-
-    benchmark: str
-    sentences: list[str]
-    """Changes from the baseline to each policy of a round."""
-    charts: list[Chart]
-
-
-def describe_search(inputs: Inputs, baseline: str) -> list[Search]:
-    """Returns an entry for each benchmark whose responses consist of trials; empty if there is none."""
-    keys = {key for policy in inputs.graded for key in inputs.grades(policy)}
-    names = sorted(key.removesuffix("/trials_mean") for key in keys if key.endswith("/trials_mean"))
-    return [_search(inputs, name, baseline, number, keys) for number, name in enumerate(names, start=1)]
+def search(run: ReportRun) -> Part:
+    """The benchmarks whose responses consist of trials; None if there is none."""
+    keys = {key for policy in run.graded for key in run.grades(policy)}
+    searched = [_search(run, one, keys) for one in run.benchmarks if f"{one.name}/trials_mean" in keys]
+    told = (
+        "A trial is a line such as <code>4,7:8+35=43 yes</code>. A claim is a trial that ends in “yes”; it is false "
+        "where that pair does not solve the problem. Shares of trials and of claims are taken over all of them, other "
+        "shares over responses."
+    )
+    return html("{}{}", paragraph(told, kind="quiet"), searched) if searched else None
 
 
-def _search(inputs: Inputs, benchmark: str, baseline: str, number: int, keys: Collection[str]) -> Search:
-    start = f"{benchmark}/{_WORDS}"
+def _search(run: ReportRun, benchmark: Benchmark, keys: Collection[str]) -> Markup:
+    start = f"{benchmark.name}/{_WORDS}"
     words = sorted(key.removeprefix(start) for key in keys if key.startswith(start))[:_MOST_WORDS]
     columns_of_words = {f"“{word.replace('_', ' ')}”": _WORDS + word for word in words}
-    panels = [
+    panels: list[tuple[str, str, str, Mapping[str, str]]] = [
         ("trials", "Trials of a response", "trials", {"mean": "trials_mean"}),
         ("claims", "“Yes” to a wrong pair", "%", {"of all claims": "false_claim_fraction"}),
         ("shares", "How responses search", "%", _SHARES),
         ("words", "Responses with words of retrying", "%", columns_of_words),
         ("solved", "Problems that are solved", "%", _SOLVED),
     ]
-    charts = [
-        bars(f"search-{name}-{number}", title, unit, series)
+    drawn = [
+        bars(f"search-{name}-{benchmark.number}", title, unit, series)
         for name, title, unit, columns in panels
-        if (series := _series(inputs, benchmark, columns))
+        if (series := {label: own for label, column in columns.items() if (own := benchmark.values(column))})
     ]
+    baseline = run.report.baseline_policy
     sentences = [
-        _sentence(inputs, benchmark, baseline, policy)
-        for policy in inputs.rounds
-        if policy in inputs.graded and baseline in inputs.graded and policy != baseline
+        paragraph("{}", _sentence(benchmark, baseline, policy))
+        for policy in run.rounds
+        if policy in run.graded and baseline in run.graded and policy != baseline
     ]
-    return Search(benchmark, sentences, charts)
+    return html("<h3>{}</h3>\n{}{}", benchmark.name, sentences, charts(drawn))
 
 
-def _series(inputs: Inputs, benchmark: str, columns: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    by_label = {
-        label: {
-            policy: value
-            for policy in inputs.graded
-            if (value := inputs.grades(policy).get(f"{benchmark}/{column}")) is not None
-        }
-        for label, column in columns.items()
-    }
-    return {label: values for label, values in by_label.items() if values}
-
-
-def _sentence(inputs: Inputs, benchmark: str, baseline: str, policy: str) -> str:
+def _sentence(benchmark: Benchmark, baseline: str, policy: str) -> str:
     """Describes changes from one policy to another: trials, length, truncated responses, false claims."""
 
     def both(column: str, factor: int, digits: int, unit: str) -> str:
-        values = (inputs.grades(name).get(f"{benchmark}/{column}") for name in (baseline, policy))
+        values = (benchmark.value(name, column) for name in (baseline, policy))
         # A number may be missing, because grades are not validated.
         first, second = ("?" if value is None else f"{value * factor:.{digits}f}{unit}" for value in values)
         return f"{first} to {second}"

@@ -12,8 +12,8 @@ import yaml
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.comparing.page import as_json, cells, format_seeds, notes, render_page, text_table
-from pipelines.comparing.results import CHARACTERS, FAMILIES, compare, examples, problem_scores, shared_benchmarks
+from pipelines.comparing.page import CHARACTERS, as_json, cells, format_seeds, notes, render_page, text_table
+from pipelines.comparing.results import FAMILIES, compare, problem_scores, shared_benchmarks
 from pipelines.comparing.sides import Answers, Side, read_answers, read_sides
 from pipelines.records.lock_snapshots import cached_object, working_snapshot
 from pipelines.records.trained_on import trained_problems
@@ -247,7 +247,7 @@ def project(tmp_path, monkeypatch):
 
 def page_of(root, problems=20):
     findings = compare(read_sides(["sft", "rl_1"], root, nothing), ["avg", "greedy"], False, False)
-    return render_page(findings, examples(findings, ["avg", "greedy"], problems))
+    return render_page(findings, ["avg", "greedy"], problems)
 
 
 def test_the_page_shows_problems_won_with_their_responses(project):

@@ -23,10 +23,12 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.tables import RESPONSE, ROLLOUT, VERDICT, read_table, write_table
 from stages.observe.tracking import write_timings
-from stages.pages.page import graph_lanes, visible_text
-from stages.report.benchmarks import Comparison, compare, verdict_sentence
-from stages.report.charts import join_rounds
-from stages.report.inputs import read_inputs
+from stages.pages.page import visible_text
+from stages.pages.run import graph_lanes
+from stages.report.inputs import Comparison, ReportRun
+from stages.report.learning import join_rounds
+from stages.report.sections import verdict_sentence
+from stages.report.stage import ReportParams
 
 PROJECT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -124,6 +126,15 @@ def flags(folder: Path) -> Namespace:
     return Namespace(params=folder / "params.yaml", graph=PROJECT / "dvc.yaml", **folders)
 
 
+def read(folder: Path) -> ReportRun:
+    return ReportRun(flags(folder), ReportParams.model_validate(PARAMS["report"]))
+
+
+def labels_of(page: str) -> list[str]:
+    """What a screen reader says of the charts."""
+    return [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
+
+
 def make_page(folder: Path, name: str = "index.html") -> str:
     out = folder / "reports" / name
     named = [text for flag, path in vars(flags(folder)).items() for text in (f"--{flag}", str(path))]
@@ -174,19 +185,13 @@ def test_numbers_on_the_page_are_those_of_the_metric_files(unchanged):
     assert "Model <X> greedy 12.5% table 3" in text
 
 
-def test_a_function_of_the_users_that_judged_is_named(run):
-    assert "Responses were judged by" not in Reader(make_page(run)).text
-    verdicts = run / "data/verdicts/sft.parquet"
-    write_table(pandas.read_parquet(verdicts).assign(path="custom/mine.py: is_right"), verdicts, VERDICT)
-    assert "Responses were judged by custom/mine.py: is_right of this project" in Reader(make_page(run)).text
-
-
 def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(unchanged):
     run, page = unchanged
     first = numpy.array([number % 3 / SAMPLES for number in range(12)])
     second = numpy.array([(3 + number % 2) / SAMPLES for number in range(12)])
     wanted = compare_paired(first, second).interval
-    found = compare(read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1").difference
+    (benchmark,) = read(run).benchmarks
+    found = benchmark.compare("avg_at_4", "sft", "rl_1").difference
     assert found.interval == pytest.approx(wanted) and found.problems == 12
     text = Reader(page).text
     assert f"{100 * wanted.estimate:+.1f} points from sft to rl_1" in text
@@ -194,24 +199,15 @@ def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(unc
     assert "rl_1 scores higher than sft" in text
 
 
-def test_what_rl_added_stands_beside_the_gain_over_an_earlier_baseline(run):
-    write_params(run, {**PARAMS, "report": {**PARAMS["report"], "baseline_policy": "base"}})
-    text = Reader(make_page(run)).text
-    assert "points from base to rl_1" in text
-    added = compare(read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1").difference.interval.estimate
-    assert f"From sft, avg@4: {100 * added:+.1f} points. rl_1 scores higher than sft" in text
-
-
-def test_the_result_has_the_scores_and_gains_of_the_page(run):
-    make_page(run)
-    result = json.loads((run / "reports" / "result.json").read_text())
-    inputs = read_inputs(flags(run))
-    difference = compare(inputs, "sums_heldout", "avg_at_4", "sft", "rl_1").difference
+def test_the_result_has_the_scores_and_gains_of_the_page(unchanged):
+    run, _ = unchanged
+    result, read_again = json.loads((run / "reports" / "result.json").read_text()), read(run)
+    difference = read_again.benchmarks[0].compare("avg_at_4", "sft", "rl_1").difference
     gain = next(one for one in result["gains"] if one["metric"] == "avg@4")
     assert (gain["policy"], gain["baseline"], gain["verdict"]) == ("rl_1", "sft", difference.verdict)
     assert (gain["value"], gain["low"], gain["high"]) == difference.interval
     scores = {one["policy"]: one["value"] for one in result["scores"] if one["benchmark"] == "sums_heldout"}
-    assert scores == {name: inputs.grades(name)["sums_heldout/avg_at_4"] for name in inputs.graded}
+    assert scores == {name: read_again.grades(name)["sums_heldout/avg_at_4"] for name in PARAMS["policies"]}
 
 
 def test_a_round_in_which_no_step_trained_is_told_first(run):
@@ -306,11 +302,18 @@ def test_an_examples_observations_are_set_off_and_curves_of_turns_are_drawn(run)
         assert f"<b>{title}</b>" in page
 
 
-def test_visible_text_keeps_lines_and_short_texts():
-    assert visible_text("a\r\nb\tc\n", 100) == "a\nb\tc\n"
-    assert visible_text("abcdef", 6) == "abcdef"
-    assert visible_text("abcdefg", 6) == "abcdef … [cut: 7 characters in all]"
-    assert visible_text("a\u200bb", 10) == "a⟨U+200B⟩b"
+@pytest.mark.parametrize(
+    ("text", "characters", "shown"),
+    [
+        ("a\r\nb\tc\n", 100, "a\nb\tc\n"),
+        ("abcdef", 6, "abcdef"),
+        ("abcdefg", 6, "abcdef … [cut: 7 characters in all]"),
+        ("a\u200bb", 10, "a⟨U+200B⟩b"),
+        (float("nan"), 10, ""),
+    ],
+)
+def test_visible_text_keeps_lines_and_short_texts(text, characters, shown):
+    assert visible_text(text, characters) == shown
 
 
 def test_page_asks_nobody_for_anything_but_its_times(unchanged):
@@ -348,7 +351,7 @@ def test_the_times_are_those_of_the_stages_on_the_page(run):
 
 def test_plots_speak_and_follow_the_theme(unchanged):
     _, page = unchanged
-    labels = [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
+    labels = labels_of(page)
     assert len(labels) == 8 and all(labels)
     assert "Accuracy on training problems. sampled responses 10% → 40%." in labels
     colors = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))))
@@ -361,7 +364,7 @@ def test_held_out_accuracy_has_a_figure_that_begins_with_the_start(run):
     evaluated = {n: {f"evaluation/accuracy{end}": 0.2 + n / 10 + add for end, add in ends.items()} for n in (0, 2, 4)}
     rows = [{"step": n, **({"accuracy/mean": n / 10} if n else {}), **evaluated.get(n, {})} for n in range(5)]
     write_curves(run / "data/curves/rl_round/rl_1.csv", rows)
-    labels = [attributes["aria-label"] for tag, attributes in Reader(make_page(run)).tags if tag == "svg"]
+    labels = labels_of(make_page(run))
     assert "Accuracy on training problems. sampled responses 10% → 40%." in labels
     (label,) = [one for one in labels if one.startswith("Accuracy on held-out problems.")]
     assert "20% → 60%" in label
@@ -390,7 +393,7 @@ def test_a_search_by_trial_has_its_section_and_rounds_from_one_policy_stand_side
     text = Reader(page).text
     assert "From sft to rl_1: 3.0 to 4.0 trials a response, 9 to 9 tokens, 6.2% to 6.2% cut off;" in text
     assert "20.0% to 10.0% of the claims are false." in text
-    labels = [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
+    labels = labels_of(page)
     assert "Response length, by round. rl_1 90 → 180; rl_2 60 → 120." in labels
     assert any(label.startswith("Any of k samples, pass@k. base 10.0% at 1, 20.0% at 2") for label in labels)
     assert any("“start over”: base 1%" in label for label in labels)
@@ -412,12 +415,12 @@ def test_marks_of_long_reasoning_are_means_over_what_each_version_has_sampled(ru
     ]
     write_table(rows, run / "data/rollouts/rl_1.parquet", ROLLOUT)
     write_params(run, {**PARAMS, "grade": {"emergence_keywords": ["wait", "retry"]}})
-    curve = read_inputs(flags(run)).round_curves["rl_1"].set_index("step")
+    curve = read(run).round_curves["rl_1"].set_index("step")
     marks = ["branching_frequency", "coding_rate", "keyword_rate_wait", "keyword_rate_retry"]
     assert curve.loc[1, marks].tolist() == [3 / 5, 0, 3 / 5, 0]
     assert curve.loc[3, marks].tolist() == [0, 1 / 4, 1 / 4, 0]
     assert curve.loc[[2, 4], marks].isna().all(axis=None) and curve["accuracy/mean"].notna().all()
-    labels = [attributes["aria-label"] for tag, attributes in Reader(make_page(run)).tags if tag == "svg"]
+    labels = labels_of(make_page(run))
     assert {
         "Words of reflection. “wait” 60% → 25%.",
         "Branching. “alternatively,” in a response 0.6 → 0.",
@@ -425,22 +428,43 @@ def test_marks_of_long_reasoning_are_means_over_what_each_version_has_sampled(ru
     } <= set(labels)
 
 
+def params(**changed):
+    return lambda run: write_params(run, {**PARAMS, **changed})
+
+
+def without(name: str):
+    return lambda run: (run / "data" / name).unlink()
+
+
+def judge_by_a_users_function(run: Path) -> None:
+    verdicts = run / "data/verdicts/sft.parquet"
+    write_table(pandas.read_parquet(verdicts).assign(path="custom/mine.py: is_right"), verdicts, VERDICT)
+
+
 @pytest.mark.parametrize(
-    ("missing", "told"),
+    ("change", "told"),
     [
-        ("curves/sft.csv", "This run has no loss curve."),
-        ("rounds", "This run has no RL rounds. "),
-        ("metrics/grade/rl_1.json", "Not graded: rl_1."),
-        ("responses/sft.parquet", "No paired difference: it needs graded responses of both sft and rl_1."),
-        ("metrics/curate.json", "No stage has looked for contamination yet."),
+        (judge_by_a_users_function, ["Responses were judged by custom/mine.py: is_right of this project"]),
+        # What RL added stands beside the gain over an earlier baseline.
+        (
+            params(report={**PARAMS["report"], "baseline_policy": "base"}),
+            ["points from base to rl_1", "From sft, avg@4: +62.5 points. rl_1 scores higher than sft"],
+        ),
+        (
+            params(policies=["sft"], rl_rounds={}),
+            ["sft is the last policy and the baseline, so there is no comparison.", "This run has no RL rounds."],
+        ),
+        (without("curves/sft.csv"), ["This run has no loss curve."]),
+        (without("metrics/grade/rl_1.json"), ["Not graded: rl_1."]),
+        (without("responses/sft.parquet"), ["No paired difference: it needs graded responses of both sft and rl_1."]),
+        (without("metrics/curate.json"), ["No stage has looked for contamination yet."]),
     ],
 )
-def test_what_is_missing_is_said(run, missing, told):
-    if missing == "rounds":
-        write_params(run, {**PARAMS, "rl_rounds": {}, "policies": ["sft"]})
-    else:
-        (run / "data" / missing).unlink()
-    assert told in Reader(make_page(run)).text
+def test_what_differs_in_a_run_is_told(run, unchanged, change, told):
+    change(run)
+    page = make_page(run)
+    for words in told:
+        assert words in Reader(page).text and words not in Reader(unchanged[1]).text
 
 
 def test_nothing_at_all_gives_a_page_that_says_so(tmp_path):
@@ -449,13 +473,6 @@ def test_nothing_at_all_gives_a_page_that_says_so(tmp_path):
     text = Reader(make_page(tmp_path)).text
     assert "No policy is graded yet" in text and "No data stage has counted its rows yet." in text
     assert "better" not in text
-
-
-def test_a_policy_may_be_its_own_baseline(run):
-    write_params(run, {**PARAMS, "policies": ["sft"], "rl_rounds": {}})
-    text = Reader(make_page(run)).text
-    assert "sft is the last policy and the baseline, so there is no comparison." in text
-    assert "is better" not in text
 
 
 def test_rounds_that_branch_start_where_their_parent_ends():
@@ -479,8 +496,8 @@ def test_broken_files_are_named_with_the_remedy(run):
 
 
 def test_graph_on_the_page_has_every_stage_of_the_graph(run):
-    inputs = read_inputs(flags(run))
-    lanes = graph_lanes(inputs.stages, inputs.rounds)
+    found = read(run)
+    lanes = graph_lanes(found.stages, found.rounds)
     shown = {name.partition("@")[0] for _, groups in lanes for names in groups for name in names}
     stages = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     pictures = {name for name, stage in stages.items() if stage.get("foreach", "${policies}") not in LOOPS}

@@ -12,9 +12,9 @@ from stages.report.asynchronous import read_waits
 from stages.rl_round.asynchronous.hub import counted_metrics, staleness_metrics
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trajectory_pool import Faults, Repacked
-from tests.stages.test_report import Reader, make_page, run
+from tests.stages.test_report import Reader, make_page, run, unchanged
 
-__all__ = ["run"]
+__all__ = ["run", "unchanged"]
 
 
 def write(folder: Path, timeline: Timeline) -> Path:
@@ -36,11 +36,10 @@ def small() -> Timeline:
     return timeline
 
 
-def test_a_round_without_a_timeline_leaves_the_page_as_it_was(run):
-    before = make_page(run)
+def test_a_round_without_a_timeline_leaves_the_page_as_it_was(run, unchanged):
     (run / "data/schedules/rl_1").mkdir()
     (run / "data/schedules/rl_1/schedule.jsonl").write_text("{}\n")
-    assert make_page(run) == before and 'id="timelines"' not in before
+    assert make_page(run) == unchanged[1] and 'id="timelines"' not in unchanged[1]
 
 
 def test_shares_counts_and_staleness_are_those_of_the_files(run):

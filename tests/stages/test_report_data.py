@@ -9,11 +9,9 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, write_metrics
-from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.foundations.tables import CONTAMINATION, DUPLICATE, PAGE, PROBLEM, TRANSFORM, write_table
-from stages.report.cards import length_bins, read_cards
-from stages.report.inputs import read_inputs
-from tests.stages.test_report import PARAMS, PROJECT, Reader, flags, make_page, write_params
+from stages.report.cards import length_bins
+from tests.stages.test_report import PARAMS, Reader, make_page, params, write_params
 
 HOSTILE = "<script>alert('x')</script>\u202e"
 
@@ -59,25 +57,6 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_cards_tell_what_is_in_the_table(run):
-    cards = {card.name: card for card in read_inputs(flags(run)).cards}
-    assert list(cards) == ["problems/collected/sums", "web/pages", "problems/train", "problems/transforms"]
-    card = cards["problems/train"]
-    assert card.rows == 11 and card.md5 == dvc_md5(run / "data/problems/train.parquet")
-    assert {column.name: column.filled for column in card.columns} == {
-        **dict.fromkeys(("problem_id", "source", "problem", "answer"), 11),
-        **{"solution": 6, "licence": 10},
-    }
-    values = {column: counts for column, counts, _ in card.values}
-    assert values["licence"] == [("MIT", 10), ("none given", 1)]
-    assert values["source"][0] == ("sums", 10) and "⟨U+202E⟩" in values["source"][1][0]
-    problem_chart = card.charts[0]
-    assert problem_chart.title == "Length of problem" and "longest 912 characters" in problem_chart.summary
-    assert [chart.title for chart in cards["web/pages"].charts] == ["Length of content"]
-    assert cards["problems/transforms"].rows == 0 and cards["problems/transforms"].charts == []
-    assert cards["problems/collected/sums"].stage == "collect@sums"
-
-
 def test_lengths_fall_into_bins_that_hold_all_of_them():
     for lengths in ([0], [5, 5, 5], [1, 10, 100_000], list(range(500)), [0, 1_000_000]):
         own = numpy.array(lengths)
@@ -88,54 +67,70 @@ def test_lengths_fall_into_bins_that_hold_all_of_them():
             assert numpy.histogram(own, edges)[0].sum() == len(own) - outside
 
 
-def test_the_page_shows_data_hits_and_the_way_from_pages(run):
+def test_the_page_shows_cards_hits_and_the_way_from_pages(run):
     page = make_page(run)
     text = Reader(page).text
-    assert "problems/train 11 rows" in text and dvc_md5(run / "data/problems/train.parquet") in text
-    assert "CC BY 4.0 1" in text
-    assert "pages collected collect_web 12 pages too large collect_web 1 11 pages" in text
-    assert "no exercise extract_web 2 9 pages exercises found extract_web 40 exercises" in text
-    assert "multi part filter_web 5 35 exercises exact duplicate filter_web 3 32 exercises" in text
-    assert "no agreement filter_web 7 25 exercises trusted problems filter_web 25 exercises" in text
-    assert "sums_heldout sha256 ab12 curate exact 2 2" in text
-    assert "sums_heldout sha256 ab12 filter_web ngrams 1 1" in text
-    assert "Train text 1" in text and "Held-out text 1" in text and "Held-out text 7" in text
-    assert "Held-out text 3" in text  # four pairs are requested, and there are four
-    assert "within benchmark near duplicates 3" in text
+    for told in (
+        "problems/collected/sums 3 rows",
+        "Made by collect@sums .",
+        "web/pages 1 rows",
+        "CC BY 4.0 1",
+        "problems/train 11 rows",
+        f"MD5 {dvc_md5(run / 'data/problems/train.parquet')}",
+        "problem_id string 11 source string 11 problem string 11 answer string 11 solution string 6 licence string 10",
+        "Source rows sums 10 <script>alert('x')</script>⟨U+202E⟩ 1 Licence rows MIT 10 none given 1",
+        "longest 912 characters",
+        "problems/transforms 0 rows",
+        "pages collected collect_web 12 pages too large collect_web 1 11 pages",
+        "no exercise extract_web 2 9 pages exercises found extract_web 40 exercises",
+        "multi part filter_web 5 35 exercises exact duplicate filter_web 3 32 exercises",
+        "no agreement filter_web 7 25 exercises trusted problems filter_web 25 exercises",
+        "Answer agreement with a policy is switched off.",
+        "sums_heldout sha256 ab12 curate exact 2 2",
+        "sums_heldout sha256 ab12 filter_web ngrams 1 1",
+        # Four pairs are requested, and there are four.
+        *("Train text 1", "Held-out text 1", "Held-out text 3", "Held-out text 7"),
+        "within benchmark near duplicates 3",
+    ):
+        assert told in text
+    names = [f"{name} {rows} rows," for name, rows in (("problems/collected/sums", 3), ("web/pages", 1))]
+    names += ["problems/train 11 rows,", "problems/transforms 0 rows,"]
+    assert sorted(names, key=text.index) == names and page.count("<b>Length of") == 1 + 3 + 3
     assert "<script>alert" not in page and "\u202e" not in page
     assert page == make_page(run, "again.html")
 
 
-def test_agreement_is_told_with_its_number_of_samples(run):
-    assert "Answer agreement with a policy is switched off." in Reader(make_page(run)).text
-    agreement = {"kind": "policy", "samples": 2, "temperature": 0.7}
-    write_params(run, {**PARAMS, "filter_web": {"agreement": agreement}})
-    assert "one of 2 sampled responses of the base policy must reach the answer" in Reader(make_page(run)).text
-
-
-def test_pairs_are_as_many_as_asked_for(run):
-    write_params(run, {**PARAMS, "report": {**PARAMS["report"], "contamination_pairs": 0}})
-    text = Reader(make_page(run)).text
-    assert "Pairs with both texts" not in text and "curate exact 2 2" in text
-
-
-def test_a_run_without_tables_says_so(run):
+def remove_tables(run):
     for path in (run / "data").rglob("*.parquet"):
         path.unlink()
     (run / "data/metrics/filter_web.json").unlink()
+
+
+AGREEMENT = {"kind": "policy", "samples": 2, "temperature": 0.7}
+NO_PAIRS = {**PARAMS["report"], "contamination_pairs": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "gone"),
+    [
+        (
+            params(filter_web={"agreement": AGREEMENT}),
+            "one of 2 sampled responses of the base policy must reach the answer",
+            "Answer agreement with a policy is switched off.",
+        ),
+        (params(report=NO_PAIRS), "curate exact 2 2", "Pairs with both texts"),
+        (remove_tables, "No data stage has written a table yet.", "From pages to trusted problems"),
+        # Tables of sources that the parameter file no longer names are left alone.
+        (params(sources={"other": {}}), "problems/train 11 rows", "problems/collected/sums 3 rows"),
+    ],
+)
+def test_what_differs_in_the_data_is_told(run, change, told, gone):
+    change(run)
     text = Reader(make_page(run)).text
-    assert "No data stage has written a table yet." in text and "From pages to trusted problems" not in text
+    assert told in text and gone not in text
 
 
 def test_a_file_that_is_no_table_is_told(run):
     (run / "data/web/pages.parquet").write_text(json.dumps({"rows": 3}))
     with pytest.raises(UserError, match=r"pages\.parquet is not a readable Parquet file"):
         make_page(run)
-
-
-def test_tables_of_sources_that_are_gone_are_left_alone(run):
-    folders = tuple(run / "data" / name for name in ("web", "problems", "demonstrations"))
-    definitions = read_definitions(PROJECT / "dvc.yaml")
-    stages = stages_of(definitions, {**PARAMS, "sources": {"other": {}}})
-    names = [table.name for table in read_cards(folders, stages)]
-    assert "problems/collected/sums" not in names and "problems/train" in names

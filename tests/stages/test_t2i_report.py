@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy
@@ -19,8 +18,10 @@ from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.tables import ANNOTATOR, FEEDBACK_IMAGE, IMAGE_SCORE, PAIR, QUANTITIES, read_table, write_table
 from stages.images.engines.pictures.shards import png_of, write_shards
 from stages.images.t2i_report.choosing import changes, embed, spread_over_kinds, wins
-from stages.images.t2i_report.findings import feedback_of, scorer_tables
+from stages.images.t2i_report.findings import feedback_of
+from stages.images.t2i_report.sections import scorer_tables
 from tests.fakes.one_stage import pair_row, picture_row, stage_flags
+from tests.stages.test_report import Reader
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror='alert(2)'> \u202ea cat"
@@ -144,21 +145,8 @@ def make_page(folder):
     return (folder / "out").read_text(encoding="utf-8")
 
 
-class Page(HTMLParser):
-    """The tags of a page, its pictures, and its text."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.images, self.text = [], [], []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        if tag == "img":
-            self.images.append(dict(attributes))
-
-    def handle_data(self, data):
-        self.text.append(data)
+def images_of(page):
+    return [attributes for tag, attributes in Reader(page).tags if tag == "img"]
 
 
 def section(page, name):
@@ -195,11 +183,12 @@ def test_the_prompts_that_are_shown_are_of_all_kinds_and_of_many_words():
 def test_what_scorers_pick_is_a_table_beside_how_they_order():
     """With eleven columns with intervals, the last two were cut off at the edge of the page."""
     picks = {f"{kind}_at_{k}/reward": 0.5 for kind in ("recall", "filter") for k in (1, 2, 10)}
-    ordering, picking = scorer_tables(evaluation_metrics() | picks | {"model_ranking/spearman/reward": 1.0})
-    assert ordering.columns == ["pairs, ties half", "generators, Spearman"]
-    assert picking.columns == ["recall@1", "recall@2", "recall@10", "filter@1", "filter@2", "filter@10"]
-    assert [row.name for row in picking.rows] == ["reward model"]
-    assert len(scorer_tables(evaluation_metrics())) == 1
+    metrics = evaluation_metrics() | picks | {"model_ranking/spearman/reward": 1.0}
+    ordering, picking = (Reader(one).text for one in scorer_tables("round_1", metrics))
+    assert "Scorer pairs, ties half generators, Spearman chance 0.500 –" in ordering
+    assert "Scorer recall@1 recall@2 recall@10 filter@1 filter@2 filter@10 reward model 0.500" in picking
+    assert picking.count("0.500") == 6 and "CLIP" not in picking
+    assert len(scorer_tables("round_1", evaluation_metrics())) == 1
 
 
 def test_disagreements_are_the_widest_wrong_margins_one_of_a_prompt(page):
@@ -240,11 +229,11 @@ def test_the_result_has_each_scorer_and_what_feedback_did(run, page):
 
 
 def test_prompts_are_text_and_stand_in_the_alt_texts(page):
-    page = Page(page)
-    assert page.tags.count("script") == 2, "the times and the page's own"
-    assert "onerror" not in {name for image in page.images for name in image}
-    assert {image["alt"] for image in page.images} == {HOSTILE.replace("\u202e", "⟨U+202E⟩"), "a red circle"}
-    assert all(image["src"].startswith("data:image/png;base64,") for image in page.images)
+    images = images_of(page)
+    assert page.count("<script") == 2, "the times and the page's own"
+    assert "onerror" not in {name for image in images for name in image}
+    assert {image["alt"] for image in images} == {HOSTILE.replace("\u202e", "⟨U+202E⟩"), "a red circle"}
+    assert all(image["src"].startswith("data:image/png;base64,") for image in images)
 
 
 def test_equal_runs_give_equal_pages(run, page):
@@ -258,7 +247,7 @@ def test_a_run_that_has_made_nothing_yet_has_a_page(tmp_path):
 
 
 def test_large_pictures_are_made_smaller_and_small_ones_are_left(page):
-    sizes = {(int(image["width"]), "pixels" in image.get("class", "")) for image in Page(page).images}
+    sizes = {(int(image["width"]), "pixels" in image.get("class", "")) for image in images_of(page)}
     assert sizes == {(8, True), (32, False)}
 
 

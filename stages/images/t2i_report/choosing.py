@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy
 import pandas
+from markupsafe import Markup
 from PIL import Image
 
 from stages.foundations.errors import UserError
 from stages.images.algorithms.shape_world import KINDS, scene_of
 from stages.images.engines.pictures.shards import pixels_of, png_of
-from stages.images.t2i_report.findings import RankedRound
-
-LEARNT = "reward"
-"""Column of the reward model's scores in the table of scores."""
+from stages.images.t2i_report.findings import CHARACTERS, LEARNT, PicturesRun, RankedRound
+from stages.pages.page import html, paragraph, visible_text
 
 
 @dataclass(frozen=True)
@@ -242,3 +241,45 @@ def _scaled(png: bytes, side: int) -> tuple[bytes, int, int, bool]:
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     return png_of(numpy.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))), *size, False
+
+
+class Gallery:
+    """All pictures of the page by the rules above, embedded together because they share one limit."""
+
+    def __init__(self, run: PicturesRun) -> None:
+        most = run.report
+        self.best_and_worst = {one.name: best_and_worst(one, most.shown_prompts) for one in run.ranked}
+        self.disagreements = {one.name: disagreements(one, most.shown_disagreements) for one in run.ranked}
+        self.changes = {name: changes(name, table, most.shown_changes) for name, table in run.pictures.items()}
+        pngs: dict[str, bytes] = {}
+        for ranked in run.ranked:
+            # Only shown pictures are read completely: a pool has tens of thousands.
+            pngs |= ranked.pictures(_images(self.best_and_worst[ranked.name] + self.disagreements[ranked.name]))
+        for name, table in run.pictures.items():
+            wanted = _images([strip for strips in self.changes[name].values() for strip in strips])
+            pngs |= {image: png for image, png in change_pictures(name, table).items() if image in wanted}
+        self._embedded = embed(pngs, most.picture_side, most.max_pictures_mib)
+
+    def show(self, strips: Sequence[Strip]) -> Markup:
+        """Shows the pictures of each prompt side by side, with their words; the prompt is their text for the blind."""
+        return html('<div class="strips">\n{}</div>\n', [self._strip(strip) for strip in strips])
+
+    def _strip(self, strip: Strip) -> Markup:
+        prompt = visible_text(strip.prompt, CHARACTERS)
+        figures = [
+            html(
+                '<figure><img{} src="{}" width="{}" height="{}" alt="{}"><figcaption>{}{}</figcaption></figure>\n',
+                Markup(' class="pixels"') if own.is_small else "",
+                *(own.uri, own.width, own.height, prompt, picture.label),
+                [html("<span>{}</span>", line) for line in picture.lines],
+            )
+            for picture, own in ((picture, self._embedded[picture.image]) for picture in strip.pictures)
+        ]
+        return html(
+            '<article class="strip">\n<h4 dir="auto">{}</h4>\n{}<div class="pictures">\n{}</div>\n</article>\n',
+            *(prompt, paragraph("{}", strip.note, kind="quiet"), figures),
+        )
+
+
+def _images(strips: Sequence[Strip]) -> set[str]:
+    return {picture.image for strip in strips for picture in strip.pictures}

@@ -1,27 +1,24 @@
-"""Findings of a run: its numbers and tables, and their meaning in words and plots.
+"""What the page reads of a run, and its findings: scorers between chance and truth, and the effect of feedback.
 
-They state the rank of a reward model among its references, which annotators were trusted, and the effect of feedback.
 Data that a run does not have are absent here, which is not an error.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas
 
 from stages.algorithms.estimators import Interval
-from stages.foundations.params import read_yaml
-from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 from stages.foundations.tables import ANNOTATOR, FEEDBACK_IMAGE, IMAGE_SCORE, PAIR, read_table
 from stages.images.engines.pictures.shards import read_image_rows, read_images
-from stages.pages.drawing import BAD, SERIES, Chart, Row, intervals, lines
-from stages.pages.page import percent, visible_text
-from stages.pages.reading import Metrics, curve_lines, read_curves, read_metrics
+from stages.images.t2i_report.stage import T2iReportParams
+from stages.pages.page import percent
+from stages.pages.run import Metrics, Run
 
 
 @dataclass(frozen=True)
@@ -44,21 +41,47 @@ class RankedRound:
         return {row.image_id: row.png for row in read_images(self.pools, wanted)}
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """A run's numbers and tables, in the order of the graph."""
+class PicturesRun(Run):
+    """A run with the judgements of people and of scorers."""
 
-    seed: int
-    stages: tuple[GraphStage, ...]
-    metrics: dict[str, Metrics]
-    """Metrics of each stage that has some, by DVC's name of it."""
-    curves: dict[str, pandas.DataFrame]
-    ranked: list[RankedRound]
-    """The ranking rounds that have preferences."""
-    feedback: dict[str, pandas.DataFrame]
-    """`feedback_image` table of each round of feedback that has one."""
-    params: dict[str, Any]
-    params_text: str
+    def __init__(self, paths: Namespace, report: T2iReportParams) -> None:
+        super().__init__(paths)
+        self.report = report
+        self.controls: dict[str, str] = self.params.get("refl_controls") or {}
+        """Control without a reward of each round of feedback that has one."""
+
+    @cached_property
+    def ranked(self) -> list[RankedRound]:
+        """The ranking rounds that have preferences."""
+        rounds = self.params.get("ranking_rounds") or {}
+        ranked = [_ranked(self.paths, name, str(section["also"])) for name, section in rounds.items()]
+        return [one for one in ranked if one is not None]
+
+    @cached_property
+    def pictures(self) -> dict[str, pandas.DataFrame]:
+        """`feedback_image` table of each round of feedback that has one, without controls.
+
+        A control's pictures show the effect of training alone: its numbers state that, and a gallery adds nothing.
+        """
+        names = [name for name in self.params.get("refl_rounds") or {} if name not in self.controls.values()]
+        tables = {name: self.paths.feedback / f"{name}.parquet" for name in names}
+        return {name: read_table(path, FEEDBACK_IMAGE) for name, path in tables.items() if path.exists()}
+
+    @cached_property
+    def feedback(self) -> list[Feedback]:
+        """Findings of every measured round of feedback, including controls."""
+        over = self.with_metric("gain_over_control/reward/mean")
+        measured = ((stage, self.metrics.get(stage.address, {})) for stage in self.stages)
+        return [
+            feedback_of(stage.name, stage.item, own, over.get(stage.item), stage.item in self.controls.values())
+            for stage, own in measured
+            if f"{stage.name}/hacked" in own
+        ]
+
+    @property
+    def evaluated(self) -> dict[str, Metrics]:
+        """Metrics of each evaluated reward model, by its round."""
+        return self.with_metric(f"preference/accuracy/{LEARNT}")
 
     def with_metric(self, name: str) -> dict[str, Metrics]:
         """Returns metrics of the stages with this name, by the stage's item."""
@@ -66,30 +89,8 @@ class Inputs:
 
     def with_column(self, name: str) -> dict[str, pandas.DataFrame]:
         """Returns curves that have a column, by the stage's item."""
-        return {
-            stage.item: self.curves[stage.address]
-            for stage in self.stages
-            if name in self.curves.get(stage.address, ())
-        }
-
-
-def read_inputs(paths: Namespace) -> Inputs:
-    """Returns everything under the input folders that belongs to the parameter file; UserError on a broken file."""
-    params = read_yaml(paths.params)
-    stages = tuple(stages_of(read_definitions(paths.graph), params))
-    tables = {name: paths.feedback / f"{name}.parquet" for name in params.get("refl_rounds") or {}}
-    rounds = params.get("ranking_rounds") or {}
-    ranked = [_ranked(paths, name, str(section["also"])) for name, section in rounds.items()]
-    return Inputs(
-        seed=int(params.get("seed", 0)),
-        stages=stages,
-        metrics=read_metrics(stages, paths.metrics),
-        curves=read_curves(stages, paths.curves),
-        ranked=[one for one in ranked if one is not None],
-        feedback={name: read_table(path, FEEDBACK_IMAGE) for name, path in tables.items() if path.exists()},
-        params=params,
-        params_text=paths.params.read_text(encoding="utf-8"),
-    )
+        known = ((stage.item, self.curves.get(stage.address)) for stage in self.stages)
+        return {item: curve for item, curve in known if curve is not None and name in curve}
 
 
 def _ranked(paths: Namespace, name: str, also: str) -> RankedRound | None:
@@ -116,6 +117,10 @@ def _ranked(paths: Namespace, name: str, also: str) -> RankedRound | None:
     )
 
 
+CHARACTERS = 400
+"""Longest prompt, name or reason from outside that is shown."""
+LEARNT = "reward"
+"""The reward model among the scorers."""
 SCORERS = {
     "random": "chance",
     "clip": "CLIP score",
@@ -137,25 +142,6 @@ QUANTITIES = {
 }
 MOST_SATURATION = 0.2
 """Rise of the saturation that triggers a warning: over-saturated pictures are a frequent way to hack rewards."""
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """A row of the table of scorers."""
-
-    name: str
-    is_learnt: bool
-    values: list[tuple[float | None, Interval | None]]
-    """One per column: the number, and its interval where it has one."""
-
-
-@dataclass(frozen=True)
-class ScorerTable:
-    """Scorers beside each other."""
-
-    caption: str
-    columns: list[str]
-    rows: list[Scorer]
 
 
 @dataclass(frozen=True)
@@ -192,46 +178,6 @@ def accuracies(metrics: Metrics) -> dict[str, Interval]:
         for name, title in SCORERS.items()
         if key(name) in metrics
     }
-
-
-def scorer_tables(metrics: Metrics) -> list[ScorerTable]:
-    """How scorers order pictures, and which they pick: two tables, because one for both is wider than a page."""
-    kinds = sorted({key.partition("/")[0] for key in metrics if key.startswith(("recall_at_", "filter_at_"))})
-    # By the number in the name: as texts recall_at_10 comes before recall_at_2.
-    kinds.sort(key=lambda kind: (kind.startswith("filter"), int(kind.rpartition("_")[2])))
-    ordering = {
-        "preference/accuracy": "pairs, ties half",
-        "preference/accuracy_as_released": "ties wrong",
-        "preference/accuracy_by_prompt": "by prompt",
-        "preference/on_policy_accuracy": "on this round's images",
-        "model_ranking/spearman": "generators, Spearman",
-    }
-    picking = {kind: kind.replace("_at_", "@") for kind in kinds}
-    tables = [
-        _scorer_table("Order of pictures on held-out prompts", ordering, metrics),
-        _scorer_table(
-            "A best picture among the k highest, a worst among the k lowest; several may be best, so chance is higher "
-            "than k of n",
-            picking,
-            metrics,
-        ),
-    ]
-    return [table for table in tables if table.rows]
-
-
-def _scorer_table(caption: str, titles: Mapping[str, str], metrics: Metrics) -> ScorerTable:
-    """Returns a column for each quantity and a row for each scorer that has numbers."""
-    columns = {key: heading for key, heading in titles.items() if any(name.startswith(f"{key}/") for name in metrics)}
-    rows = [
-        Scorer(
-            title,
-            name == "reward",
-            [(metrics.get(f"{key}/{name}"), interval(metrics, f"{key}/{name}")) for key in columns],
-        )
-        for name, title in SCORERS.items()
-    ]
-    with_numbers = [row for row in rows if any(value is not None for value, _ in row.values)]
-    return ScorerTable(caption, list(columns.values()), with_numbers)
 
 
 def gains_of(metrics: Metrics) -> list[tuple[str, Interval, float, str]]:
@@ -313,23 +259,6 @@ def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None
     )
 
 
-def feedback_findings(inputs: Inputs) -> list[Feedback]:
-    """Returns findings of every measured round of feedback, in the order of the graph, including controls."""
-    controls = inputs.with_metric("gain_over_control/reward/mean")
-    rounds_without_reward = (inputs.params.get("refl_controls") or {}).values()
-    return [
-        feedback_of(
-            stage.name,
-            stage.item,
-            inputs.metrics[stage.address],
-            controls.get(stage.item),
-            stage.item in rounds_without_reward,
-        )
-        for stage in inputs.stages
-        if f"{stage.name}/hacked" in inputs.metrics.get(stage.address, {})
-    ]
-
-
 def interval(metrics: Metrics, key: str, middle: str = "") -> Interval | None:
     """Returns metric `key` + `middle` with `key`/low and `key`/high; None where one is missing."""
     names = [f"{key}{middle}", f"{key}/low", f"{key}/high"]
@@ -358,68 +287,3 @@ def _warnings(stage: str, metrics: Metrics, has_control: bool) -> list[str]:
     if not has_control:
         sentences.append("Compared only with its start: the same updates without a reward also change a generator.")
     return sentences
-
-
-CURVES = {
-    "reward": "Reward, which is climbed",
-    "held_out": "Held-out score, which is not",
-    "truth": "Truth",
-    "saturation": "Saturation",
-    "diversity": "Diversity of pictures of one prompt",
-    "distance_to_start": "Distance to the start",
-}
-"""Quantities of a round's validation pictures, reward first."""
-MOST_ANNOTATORS = 24
-"""Most annotators in the plot of their agreement; with more, only the table is shown."""
-CHANCE = 50
-
-
-def accuracy_chart(round_name: str, scorers: Mapping[str, Interval], learnt: str) -> Chart:
-    """Plots each scorer's preference accuracy with its 95% interval; `learnt` is the reward model's name among them."""
-    rows = [
-        Row(
-            name,
-            100 * share.estimate,
-            [(100 * share.low, 100 * share.high)],
-            text=f"{100 * share.estimate:.1f}",
-            color=SERIES[0] if name == learnt else SERIES[4],
-        )
-        for name, share in scorers.items()
-    ]
-    shares = ", ".join(f"{name} {100 * share.estimate:.1f}%" for name, share in scorers.items())
-    spoken = f"Pairs of held-out prompts ordered as people do, {round_name}: {shares}."
-    words = {"spoken": spoken, "summary": "95% intervals over prompts", "x_label": "% of pairs"}
-    return intervals(f"accuracy-{round_name}", "Pairs ordered as people do", rows, rule=CHANCE, **words)
-
-
-def agreement_chart(round_name: str, annotators: pandas.DataFrame) -> Chart | None:
-    """Plots agreement with others of each annotator, dropped ones in another colour; None where it is not measured."""
-    known = annotators.dropna(subset=["agreement"]).sort_values("agreement", ascending=False, kind="stable")
-    if not 0 < len(known) <= MOST_ANNOTATORS:
-        return None
-    rows = [
-        Row(
-            # Annotators chose the names: invisible and bidirectional characters are written out.
-            visible_text(str(one.annotator_id), 28),
-            100 * one.agreement,
-            text="" if one.is_kept else "left out",
-            color=SERIES[0] if one.is_kept else BAD,
-        )
-        for one in known.itertuples()
-    ]
-    out = ", ".join(row.name for row in rows if row.text)
-    spoken = f"Agreement with other annotators, {round_name}; left out: {out or 'none'}."
-    words = {"spoken": spoken, "x_label": "% of pairs"}
-    return intervals(f"agreement-{round_name}", "Agreement with others", rows, rule=CHANCE, **words)
-
-
-def feedback_charts(curves: Mapping[str, pandas.DataFrame]) -> list[Chart]:
-    """Plots a chart of each quantity with a line for each round, on one axis of updates."""
-    charts = []
-    for quantity, title in CURVES.items():
-        column = f"validation/{quantity}"
-        drawn = [line for name, curve in curves.items() for line in curve_lines(curve, {column: name})]
-        if drawn:
-            # Not from zero: a reward has no natural zero, and a small rise of a large value must be visible.
-            charts.append(lines(f"feedback-{quantity}", title, "", drawn, x_label="update", is_from_zero=False))
-    return charts

@@ -1,4 +1,4 @@
-"""Learning curves over the RL rounds: one after another on one axis, or side by side if they branch."""
+"""The section on learning over the RL rounds: one after another on one axis, or side by side if they branch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pandas
 from stages.algorithms.emergence import keyword_measure
 from stages.algorithms.estimators import Interval
 from stages.pages.drawing import SERIES, Chart, Line, lines
-from stages.pages.reading import curve_lines
+from stages.pages.page import Part, charts, html, metric_label, paragraph
+from stages.pages.run import curve_lines
+from stages.report.inputs import ReportRun
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,38 @@ PANELS = (
 
 
 _KEYWORD = keyword_measure("")
+
+
+def learning(run: ReportRun) -> Part:
+    """Learning curves of the rounds: those from one policy side by side, then all in their order."""
+    segments = join_rounds(run.round_curves, run.rounds)
+    branches = charts(branch_charts(run.round_curves, run.rounds))
+    parts = [branches and paragraph("Rounds that start from one policy, side by side.", kind="quiet"), branches]
+    drawn = charts(curve_charts(segments, *_held_out(run))) if segments else ""
+    if drawn:
+        faint = ", ".join(segment.name for segment in segments if not segment.is_on_line)
+        told = (
+            "Each round starts at the step at which the round before it ended. Accuracy, reward and lengths are means "
+            "over all responses sampled in a step, before any group is left out. Words of reflection, “alternatively,” "
+            "and code are counted in the kept rollouts; those that never occur have no line.{}"
+        )
+        of_faint = faint and f" Faint lines are rounds that the last one does not build on: {faint}."
+        parts += [paragraph(told, of_faint, kind="quiet"), drawn]
+    without = ", ".join(name for name in run.rounds if name not in run.round_curves)
+    if not run.rounds:
+        parts.append(paragraph("This run has no RL rounds.", kind="absent"))
+    elif without:
+        parts.append(paragraph("No curve yet: {}.", without, kind="absent"))
+    return html("{}", parts)
+
+
+def _held_out(run: ReportRun) -> tuple[dict[str, Interval], str]:
+    """Returns the first benchmark's headline score of every policy, and its label."""
+    if not run.benchmarks:
+        return {}, ""
+    first = run.benchmarks[0]
+    # Training accuracy is a mean over samples, so it is compared with the headline (avg@k), not with greedy.
+    return first.scores(first.headline_metric), f"held out, {metric_label(first.headline_metric)}"
 
 
 @dataclass(frozen=True)
