@@ -372,19 +372,16 @@ def time(run: ReportRun) -> Part:
 def how_made(run: ReportRun) -> Part:
     """The graph, the commands that show more, parameters and metrics."""
     edges = [f" {name} starts from {start}." for name, start in run.rounds.items()]
-    commands = (
-        (
-            "<code>make ui</code>",
-            "opens MLflow (live curves, runs side by side) and Prefect (stages of a flow, logs) on this machine",
-        ),
-        (
-            "<code>dvc metrics show</code>, <code>dvc metrics diff</code>",
-            "kept rows, losses and scores with their intervals, and what has changed since a commit",
-        ),
-        ("<code>dvc plots show</code>", "the curves, also of two commits side by side (<code>dvc plots diff</code>)"),
-        ("<code>dvc repro</code>", "runs the stages whose parameters, inputs or code have changed, and no others"),
+    listed = Markup(
+        "<dt><code>make ui</code></dt><dd>opens MLflow (live curves, runs side by side) and Prefect (stages of a flow, "
+        "logs) on this machine</dd>\n"
+        "<dt><code>dvc metrics show</code>, <code>dvc metrics diff</code></dt><dd>kept rows, losses and scores with their "
+        "intervals, and what has changed since a commit</dd>\n"
+        "<dt><code>dvc plots show</code></dt><dd>the curves, also of two commits side by side (<code>dvc plots "
+        "diff</code>)</dd>\n"
+        "<dt><code>dvc repro</code></dt><dd>runs the stages whose parameters, inputs or code have changed, and no "
+        "others</dd>\n"
     )
-    listed = [html(f"<dt>{command}</dt><dd>{does}</dd>\n") for command, does in commands]
     more = paragraph("<code>dvc dag --md</code> draws every edge.{}", edges, kind="quiet")
     return made(run, more + html('<dl class="commands">\n{}</dl>\n', listed), run.rounds)
 

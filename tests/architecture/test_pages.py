@@ -39,3 +39,62 @@ def test_only_the_kit_draws_and_writes_html():
     assert [path for path in outside if "matplotlib" in path.read_text() or "<!DOCTYPE" in path.read_text()] == []
     templates = [path for folder in ("stages", "pipelines") for path in (PROJECT / folder).rglob("*.html")]
     assert templates == []
+
+
+def test_the_html_of_a_page_is_written_in_code():
+    """A run's text is a value, which is escaped; the first argument of `html` and `paragraph` is never made from one."""
+    calls = [
+        call
+        for folder in ("stages", "pipelines")
+        for path in (PROJECT / folder).rglob("*.py")
+        if "from stages.pages.page import" in (source := path.read_text())
+        for call in _calls(ast.parse(source), frozenset(), path.name)
+    ]
+    assert len(calls) > 100 and [place for place, is_written in calls if not is_written] == []
+
+
+def test_a_text_made_from_a_value_is_seen():
+    page = "def part(run, told: LiteralString):\n    {}\n    return html(shown, run.name)"
+    for line, is_written in {"shown = told + '<p>{}</p>'": True, "shown = f'<p>{run.title}</p>'": False}.items():
+        assert [found for _, found in _calls(ast.parse(page.format(line)), frozenset(), "")] == [is_written]
+
+
+def _calls(node, written, name):
+    """Yields place and verdict of each call of `html` and `paragraph`; `written` are names that hold only literals."""
+    if isinstance(node, ast.Module | ast.FunctionDef | ast.Lambda):
+        given = {}
+        for inner in ast.walk(node) if not isinstance(node, ast.Module) else node.body:
+            match inner:
+                case ast.Assign(targets=[ast.Name(id=target)], value=value):
+                    given.setdefault(target, []).append(_is_written(value, written))
+                case ast.arg(arg=target, annotation=annotation):
+                    says = annotation is not None and ast.unparse(annotation) == "LiteralString"
+                    given.setdefault(target, []).append(says)
+                case ast.For(target=targets) | ast.comprehension(target=targets) | ast.Assign(targets=[targets]):
+                    given |= {part.id: [False] for part in ast.walk(targets) if isinstance(part, ast.Name)}
+        written = (written - given.keys()) | {target for target, all_ in given.items() if all(all_)}
+        # A name may be put together from others of the same function.
+        written |= {
+            inner.targets[0].id
+            for inner in ast.walk(node)
+            if isinstance(inner, ast.Assign)
+            and isinstance(inner.targets[0], ast.Name)
+            and len(given.get(inner.targets[0].id, "")) == 1
+            and _is_written(inner.value, written)
+        }
+    match node:
+        case ast.Call(func=ast.Name(id="html" | "paragraph"), args=[text, *_]):
+            yield f"{name}:{node.lineno}", _is_written(text, written)
+    for inner in ast.iter_child_nodes(node):
+        yield from _calls(inner, written, name)
+
+
+def _is_written(node, written):
+    match node:
+        case ast.Constant(value=str()):
+            return True
+        case ast.Name(id=name):
+            return name in written
+        case ast.IfExp(body=first, orelse=second) | ast.BinOp(left=first, right=second, op=ast.Add()):
+            return _is_written(first, written) and _is_written(second, written)
+    return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import LiteralString
 
 import pandas
 from markupsafe import Markup
@@ -296,13 +297,15 @@ def disagreements(run: PicturesRun) -> Part:
     return _strips(run, _gallery(run).disagreements, told, absent)
 
 
-def _strips(run: PicturesRun, by_round: Mapping[str, list[Strip]], told: str, absent: str) -> Markup:
+def _strips(
+    run: PicturesRun, by_round: Mapping[str, list[Strip]], told: LiteralString, absent: LiteralString
+) -> Markup:
     shown = [html("<h3>{}</h3>\n{}", name, _gallery(run).show(strips)) for name, strips in by_round.items() if strips]
     return paragraph(told, kind="quiet") + html("{}", shown) if shown else _nothing(absent)
 
 
-def _nothing(reason: str) -> Markup:
-    return paragraph(f"Nothing to show: {reason}", kind="absent")
+def _nothing(reason: LiteralString) -> Markup:
+    return paragraph("Nothing to show: " + reason, kind="absent")
 
 
 def feedback(run: PicturesRun) -> Part:
