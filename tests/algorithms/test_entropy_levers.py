@@ -63,6 +63,13 @@ def test_the_top_fraction_against_a_loop(seed):
     assert [tuple(place) for place in found.nonzero().tolist()] == sorted(wanted)
 
 
+def test_the_top_fifth_is_that_of_a_reference_with_a_quantile():
+    """TRL's example: 10 tokens inside the mask and 2 outside, of which the fifth with the highest entropy stays."""
+    entropy = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.7, 0.8, 0.9, 1.0, 1.1, 1.2]])
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    assert top_fraction(entropy, mask, 0.2).tolist() == [[False] * 6, [False, False, True, True, False, False]]
+
+
 def test_random_tokens_are_a_fraction_of_all_and_the_same_for_a_seed():
     values, mask = torch.arange(1000.0).view(10, 100), torch.ones(10, 100)
     drawn = [random_between(values, mask, 99.0, 900.0, 0.05, seed) for seed in (1, 1, 2)]

@@ -110,6 +110,15 @@ def test_a_cap_by_hand():
 
 
 @pytest.mark.parametrize("cap", [None, 1.5])
+@pytest.mark.parametrize("log_threshold", [None, -1.0])
+def test_gradcheck(log_threshold, cap):
+    hidden, head, token_ids = make(batch=2, tokens=3, width=4, vocab=7, dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda h, w: tuple(token_statistics(h, w, token_ids, 0.8, log_threshold, 2, cap)), (hidden, head)
+    )
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
 def test_the_tensor_over_the_vocabulary_never_exists(cap):
     hidden, head, token_ids = make(batch=4, tokens=256, width=2, vocab=3000)
     largest = 0

@@ -18,21 +18,21 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.policies.lora import with_lora
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.policy_folders import save_policy
+from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.build import build_trainer
-from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
+from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
 from stages.foundations.errors import gpu_failure
 from tests.engines.policies import test_families as families
-from tests.fakes.engine_params import ADAMW as FAST_ADAMW
-from tests.fakes.engine_params import LORA, MUON, TORCH_SAMPLER
-from tests.fakes.tiny_policy import byte_tokenizer, plain_logprobs, tiny_model
+from tests.fakes.engine_params import LORA
+from tests.fakes.tiny_policy import byte_tokenizer, plain_logprobs, tiny_model, write_tiny_policy
 
 DEVICE = os.environ.get("RETRACE_GPU_TESTS_ON", "cuda")
 pytestmark = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(DEVICE == "cpu", reason="a CPU has no such thing")
-ADAMW = FAST_ADAMW.model_copy(update={"learning_rate": 1e-3, "weight_decay": 0.0})
-ON_DEVICE = TORCH_SAMPLER.model_copy(update={"device": DEVICE})
+ADAMW = AdamwParams(kind="adamw", learning_rate=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.0)
+MUON = MuonParams(kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.98, weight_decay=0.01)
 SEQUENCES = [TokenSequence([5, 6, 7], [8, 9]), TokenSequence([10], [11, 12, 13]), TokenSequence([3, 4], [9])]
 BATCH = pack(SEQUENCES)
 
@@ -68,6 +68,11 @@ def test_a_full_card_is_told_in_one_sentence_and_nothing_stays_on_it():
     assert torch.cuda.memory_allocated() == before
 
 
+@pytest.fixture
+def policy(tmp_path):
+    return write_tiny_policy(tmp_path / "policy")
+
+
 def test_mixed_precision_learns_as_float32_does_on_a_cpu(policy):
     there, here = trainer_on(policy), trainer_on(policy, device="cpu", dtype="float32")
     before = weights_of(there)
@@ -95,15 +100,13 @@ def test_muon_lowers_the_loss(policy):
     assert found[-1] < found[0]
 
 
-needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
-
-
-@pytest.mark.parametrize("how", [{}, {"optimizer": MUON}, pytest.param({"lora": LORA}, marks=needs_peft)])
-def test_a_checkpoint_goes_on_where_it_was(policy, tmp_path, how):
-    first, second = trainer_on(policy, **how), trainer_on(policy, **how)
+@pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["adamw", "muon"])
+def test_a_checkpoint_goes_on_where_it_was(policy, tmp_path, optimizer):
+    first = trainer_on(policy, optimizer=optimizer)
     losses(first, 2)
     first.save_checkpoint(tmp_path)
     expected = losses(first, 2)
+    second = trainer_on(policy, optimizer=optimizer)
     second.load_checkpoint(tmp_path)
     assert losses(second, 2) == pytest.approx(expected, rel=1e-3)
 
@@ -116,9 +119,12 @@ def test_a_broken_loss_leaves_the_weights_alone(policy):
     assert all(torch.equal(weight, before[name]) for name, weight in weights_of(trainer).items())
 
 
+def sampler_params(device=DEVICE, dtype="float32"):
+    return TorchSamplerParams(kind="torch", device=device, dtype=dtype, threads=1, max_sequences=8)
+
+
 def sampler_on(device, dtype="float32"):
-    params = TORCH_SAMPLER.model_copy(update={"device": device, "dtype": dtype})
-    return TorchSampler(params, tiny_model().to(getattr(torch, dtype)), [0])
+    return TorchSampler(sampler_params(device, dtype), tiny_model().to(getattr(torch, dtype)), [0])
 
 
 def drawn(sampler, temperature):
@@ -179,7 +185,7 @@ def test_a_family_computes_what_transformers_computes_on_a_cpu(tmp_path, name):
     """Capped and scaled heads, windows shorter than the sequences, experts."""
     made = families.family(*families.FAMILIES[name])
     save_policy(made, byte_tokenizer(), tmp_path)
-    trainer, sampler = trainer_on(tmp_path, dtype="float32"), TorchSampler.from_folder(ON_DEVICE, tmp_path)
+    trainer, sampler = trainer_on(tmp_path, dtype="float32"), TorchSampler.from_folder(sampler_params(), tmp_path)
     jobs = [Trajectory(prompt, seed) for seed, prompt in enumerate(families.PROMPTS)]
     for job, sample in zip(jobs, sample_trajectories(sampler, jobs, families.SETTINGS), strict=True):
         expected = plain_logprobs(made, job.prompt, sample.token_ids)
@@ -192,6 +198,9 @@ def test_a_family_computes_what_transformers_computes_on_a_cpu(tmp_path, name):
         torch.testing.assert_close(ours[: len(expected)], expected, rtol=0, atol=1e-3)
 
 
+needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+
+
 @needs_peft
 def test_adapters_in_mixed_precision_learn_as_float32_does_on_a_cpu(policy, tmp_path):
     there, here = trainer_on(policy, lora=LORA), trainer_on(policy, device="cpu", dtype="float32", lora=LORA)
@@ -200,6 +209,16 @@ def test_adapters_in_mixed_precision_learn_as_float32_does_on_a_cpu(policy, tmp_
     there.save_model(tmp_path / "merged")
     merged = trainer_on(tmp_path / "merged", dtype="float32").evaluate(BATCH).logprobs.cpu()
     torch.testing.assert_close(there.evaluate(BATCH).logprobs.float().cpu(), merged, rtol=0, atol=0.1)
+
+
+@needs_peft
+def test_a_checkpoint_of_adapters_goes_on_where_it_was(policy, tmp_path):
+    first, second = (trainer_on(policy, lora=LORA) for _ in range(2))
+    losses(first, 2)
+    first.save_checkpoint(tmp_path)
+    expected = losses(first, 2)
+    second.load_checkpoint(tmp_path)
+    assert losses(second, 2) == pytest.approx(expected, rel=1e-3)
 
 
 HOLDER = "import torch, time; held = torch.empty(2**30, device='cuda'); print('held', flush=True); time.sleep(600)"

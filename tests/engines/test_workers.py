@@ -110,6 +110,14 @@ def test_what_a_library_prints_is_no_answer_and_never_blocks():
         assert ask(pool, "end_with", code=4).ending == "exit code 4"
 
 
+def test_files_are_written_only_where_that_is_allowed(tmp_path):
+    with pool_of() as pool:
+        assert ask(pool, "write", path=str(tmp_path / "a")).value == "PermissionError"
+    with pool_of(limits=WorkerLimits(MIB, is_trusted=True)) as pool:
+        assert ask(pool, "write", path=str(tmp_path / "b")).value == "written"
+    assert [path.name for path in tmp_path.iterdir() if path.read_text()] == ["b"]
+
+
 def test_a_worker_sees_what_it_is_given_and_loads_no_more_than_it_needs(monkeypatch):
     monkeypatch.setenv("SECRET", "s")
     with pool_of(environment={"GIVEN": "1"}, prepare=worker_functions.prepare) as pool:
@@ -185,7 +193,7 @@ def test_a_worker_killed_once_from_outside_costs_nothing(number, capfd, request)
     with pool_of() as pool:
         ask(pool, "echo", value=1)
         [pid] = pool.pids()
-        asked = pool.submit(what="doze", seconds=1), pool.submit(what="echo", value=2)
+        asked = pool.submit(what="doze", seconds=2), pool.submit(what="echo", value=2)
         wait_until(asked[0].running)
         os.kill(pid, number)
         assert [one.result() for one in asked] == [Answer("awake"), Answer(2)]

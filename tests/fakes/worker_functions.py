@@ -127,6 +127,15 @@ def talk_for_ever():
         os.write(2, b"still here\n")
 
 
+def write(path):
+    try:
+        with open(path, "w") as file:
+            file.write("x")
+    except OSError as error:
+        return type(error).__name__
+    return "written"
+
+
 def about():
     """Returns what this process is and sees."""
     return {

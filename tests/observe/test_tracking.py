@@ -141,13 +141,11 @@ def start_stage(first, last, seconds, policy="rl_1"):
 
 
 @pytest.mark.parametrize("whole_group", [False, True])
-def test_a_killed_run_is_marked_killed_and_continued(state, whole_group):
+def test_a_killed_run_is_continued(state, whole_group):
     stage = start_stage(0, 10, 60)
     assert stage.stdout.readline() == "logged\n"
     (os.killpg if whole_group else os.kill)(stage.pid, signal.SIGKILL)
     stage.wait()
-    if not whole_group:  # otherwise nobody is left to tell MLflow
-        wait_until(lambda: [run.info.status for run in runs_in(state)[1]] == ["KILLED"])
     (scratch,) = (state / "scratch").iterdir()
     with open(scratch / "tracking.jsonl", "ab") as log:
         log.write(b'{"kind": "values", "cut o')
@@ -181,6 +179,14 @@ def test_a_log_may_be_sent_again_from_any_message_on_and_is_one_run(state, monke
     assert len(recorded.inputs.dataset_inputs) == 1
     LoggedRun(store).send([{**log[0], "ms": start["ms"] + 1}])
     assert len(runs_in(state)[1]) == 2, "another execution is another run"
+
+
+def test_a_killed_stage_is_marked_killed(state):
+    stage = start_stage(0, 10, 60)
+    stage.stdout.readline()
+    os.kill(stage.pid, signal.SIGKILL)
+    stage.wait()
+    wait_until(lambda: [run.info.status for run in runs_in(state)[1]] == ["KILLED"])
 
 
 def test_nan_is_left_out_and_counted_and_a_name_that_mlflow_rejects_is_mended(state, monkeypatch):

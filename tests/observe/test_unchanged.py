@@ -1,8 +1,6 @@
-"""What is edited while a stage runs: a tiny stage pauses where a test names a place, and waits there for the edit.
+"""What is edited while a stage runs: real DVC runs a tiny stage, which waits in its middle for the edit."""
 
-Real DVC runs the stage where the test is about what DVC records; elsewhere it is started as DVC starts it.
-"""
-
+import json
 import os
 import random
 import shutil
@@ -34,86 +32,61 @@ GRAPH = {
     "pooled": {"cmd": "python -m stages pooled", "deps": ["data/code/pooled.json"], "outs": ["data/pooled"]},
     "page": {"cmd": "python -m stages page", "deps": ["data/code/page.json", "params.yaml"], "outs": ["data/page"]},
 }
-PAUSES = """
-import os
-import sys
+WAIT = """
+    Path("started").touch()
+    while not Path("go").exists():
+        time.sleep(0.01)
+"""
+TOY = f"""
 import time
 from pathlib import Path
-
-WANTED, SEEN = os.environ.get("PAUSES", "").split(), set()
-
-
-def pause(name):
-    if name in WANTED:
-        Path(f"paused-{name}").touch()
-        while not Path(f"go-{name}").exists():
-            time.sleep(0.005)
-
-
-def trace(frame, event, argument):
-    place = (frame.f_code.co_filename, frame.f_lineno)
-    if event == "line" and "/stages/" in place[0] and place not in SEEN:
-        SEEN.add(place)
-        pause(str(len(SEEN)))
-    return trace
-
-
-def stop():
-    if sys.gettrace():
-        sys.settrace(None)
-        Path("moments").write_text(str(len(SEEN)))
-
-
-if "TRACED" in os.environ:
-    sys.settrace(trace)
-"""
-"""No fingerprint covers it. With TRACED, each different line of the stages that is executed is a place too."""
-TOY = """
-from pathlib import Path
 from stages.foundations.params import load_value
-from stages.observe import pauses
 from stages.toy import early
 
 
 def main(job):
     paths = job.paths
-    read = [load_value(paths.params, "toy.first"), (paths.given / "table").read_text().strip()]
-    pauses.pause("middle")
+    read = [load_value(paths.params, "toy.first"), (paths.given / "table").read_text().strip()]{WAIT}
     try:
         from stages.toy import late
     finally:
-        pauses.pause("end")
-    read += [load_value(paths.params, "toy.second"), load_value(paths.params, f"rounds.{job.item}.value")]
+        Path("imported").touch()
+        while not Path("end").exists():
+            time.sleep(0.01)
+    read += [load_value(paths.params, "toy.second"), load_value(paths.params, f"rounds.{{job.item}}.value")]
     word = (Path(__file__).parent / "word.txt").read_text()
     paths.out.write_text(" ".join(map(str, [*read, early.VALUE, late.VALUE, word])))
-    pauses.stop()
 """
-PAGE = """
-from stages.observe import pauses
+PAGE = f"""
+import time
+from pathlib import Path
+from stages.foundations.params import read_yaml
 
 
 def main(job):
-    pauses.pause("middle")
+{WAIT}
     job.paths.out.write_text(job.paths.params.read_text())
 """
-POOLED = """
+POOLED = f"""
 import subprocess
 import sys
+import time
+from pathlib import Path
 from stages.engines.workers.pool import WorkerLimits, WorkerPool
-from stages.observe import pauses
 from stages.pooled.asked import answer
 
 
 def main(job):
-    pauses.pause("middle")
+{WAIT}
     try:
-        with WorkerPool(answer, 1, WorkerLimits(512, 60), {}) as pool:
+        with WorkerPool(answer, 1, WorkerLimits(512, 60), {{}}) as pool:
             answered = pool.submit().result()
         made = subprocess.check_output([sys.executable, "-m", "stages.pooled.made"], text=True)
     finally:
-        pauses.pause("end")
-    job.paths.out.write_text(f"{answered.value}{answered.failure} {made.strip()}")
-    pauses.stop()
+        Path("imported").touch()
+        while not Path("end").exists():
+            time.sleep(0.01)
+    job.paths.out.write_text(f"{{answered.value}}{{answered.failure}} {{made.strip()}}")
 """
 ASKED = """
 def answer():
@@ -127,24 +100,27 @@ from stages.foundations.stage import About, Stage
 STAGE = Stage(sections={}, inputs={}, outputs={{"out": "data/{}"}}, foreach="{}")
 ABOUT = About()
 """
-SECTIONS = "{'toy': dict, 'rounds': dict[str, dict]}", "{'given': 'data/in'}"
 SOURCES = {
     "__init__.py": (PROJECT / "stages/__init__.py").read_text(),
+    "toy/__init__.py": "",
     "__main__.py": (PROJECT / "stages/__main__.py").read_text(),
-    **dict.fromkeys(["toy/__init__.py", "engines/__init__.py", "pooled/__init__.py", "page/__init__.py"], ""),
     "toy/run.py": TOY,
-    "toy/stage.py": STAGE.format(*SECTIONS, "${key}", "rounds"),
+    "toy/stage.py": STAGE.format(
+        "{'toy': dict, 'rounds': dict[str, dict]}", "{'given': 'data/in'}", "${key}", "rounds"
+    ),
     "toy/early.py": "VALUE = 7\n",
     "toy/late.py": "VALUE = 8  # a remark\n",
     "toy/word.txt": "nine",
+    "engines/__init__.py": "",
+    "pooled/__init__.py": "",
     "pooled/run.py": POOLED,
     "pooled/stage.py": STAGE.format({}, {}, "pooled", ""),
     "pooled/asked.py": ASKED,
     "pooled/late.py": "VALUE = 8  # a remark\n",
     "pooled/made.py": "print(9)\n",
+    "page/__init__.py": "",
     "page/run.py": PAGE,
     "page/stage.py": STAGE.format({}, {}, "page", ""),
-    "observe/pauses.py": PAUSES,
 }
 
 
@@ -158,8 +134,6 @@ def first(tmp_path_factory):
     for name, text in SOURCES.items():
         (folder / "stages" / name).parent.mkdir(exist_ok=True)
         (folder / "stages" / name).write_text(text)
-    entry = folder / "stages/__main__.py"  # traced from its first line on
-    entry.write_text(entry.read_text().replace("import sys\n", "import sys\nfrom stages.observe import pauses\n", 1))
     (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": GRAPH}))
     (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS))
     shutil.copy2(PROJECT / ".dvcignore", folder / ".dvcignore")
@@ -174,23 +148,26 @@ def project(first, tmp_path):
     return shutil.copytree(first, tmp_path / "project")
 
 
-def run(project, address, edits=None, by_dvc=False, **variables):
-    """Exit code and output of a stage, with an edit at each of the named places that it reaches."""
-    edits = edits or {}
-    for file in [*project.glob("paused-*"), *project.glob("go-*")]:
-        file.unlink()
-    command = ["dvc", "repro", "--single-item", address] if by_dvc else [sys.executable, "-m", "stages", address]
-    env = environment() | {"PAUSES": " ".join(edits)} | ({} if by_dvc else {"DVC_STAGE": address}) | variables
+def run_with_edit(project, target, edit):
+    """Exit code and output of `dvc repro` of one stage, which waits until `edit` has been called."""
+    for name in ("started", "go", "imported", "end"):
+        (project / name).unlink(missing_ok=True)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, cwd=project, env=env, **pipes) as process:
-        for place, edit in edits.items():
-            while process.poll() is None and not (project / f"paused-{place}").exists():
-                time.sleep(0.005)
-            if process.poll() is None:
-                edit(project)
-                (project / f"go-{place}").touch()
-        printed = process.communicate()[0]
+    with subprocess.Popen(
+        ["dvc", "repro", "--single-item", target], cwd=project, env=environment(), **pipes
+    ) as process:
+        while not (project / "started").exists():
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.01)
+        edit(project)
+        let_go(project)
+        printed, _ = process.communicate()
     return process.returncode, printed
+
+
+def let_go(project):
+    for name in ("go", "end"):
+        (project / name).touch()
 
 
 def recorded(project):
@@ -209,10 +186,18 @@ def replaced(name, old, new):
 
 def and_back(name, old, new):
     """An edit that is put back when the stage has imported its last module."""
-    return {"middle": replaced(name, old, new), "end": replaced(name, new, old)}
+
+    def edit(project):
+        replaced(name, old, new)(project)
+        (project / "go").touch()
+        while not (project / "imported").exists():
+            time.sleep(0.01)
+        replaced(name, new, old)(project)
+
+    return edit
 
 
-def exchanged(name, text):
+def replaced_and_back(name, text):
     """Another file takes its place, and then the old one."""
 
     def edit(project):
@@ -224,7 +209,7 @@ def exchanged(name, text):
     return edit
 
 
-def touched(*names):
+def touch(*names):
     """New times, the same content."""
 
     def edit(project):
@@ -235,50 +220,35 @@ def touched(*names):
     return edit
 
 
-def in_turn(*edits):
-    return lambda project: [edit(project) for edit in edits]
-
-
-def is_as_expected(project, stage="toy"):
-    """Whether the output is what the stage gives with what is there now, which is what DVC records."""
-    sources = {name: (project / f"stages/{stage}/{name}").read_text() for name in ("late.py", *OWN[stage])}
-    late = int(sources["late.py"].split()[2])
-    if stage == "pooled":
-        added = "VALUE + 1" in sources["asked.py"]
-        made = sources["made.py"][len("print(") : -len(")\n")]
-        return (project / "data/pooled").read_text() == f"{late + added} {made}"
+def expected(project):
+    """What toy@one gives with what is on the disk."""
     params = yaml.safe_load((project / "params.yaml").read_text())
     toy, value = params["toy"], params["rounds"]["one"]["value"]
-    table, early = (project / "data/in/table").read_text().strip(), sources["early.py"].split()[2]
-    expected = f"{toy['first']} {table} {toy['second']} {value} {early} {late} {sources['word.txt']}"
-    return (project / "data/one").read_text() == expected
+    early, late = ((project / f"stages/toy/{name}.py").read_text().split()[2] for name in ("early", "late"))
+    word = (project / "stages/toy/word.txt").read_text()
+    table = (project / "data/in/table").read_text().strip()
+    return f"{toy['first']} {table} {toy['second']} {value} {early} {late} {word}"
 
 
-OWN = {"toy": ("early.py", "word.txt"), "pooled": ("asked.py", "made.py")}
-LATER_VALUE = replaced("params.yaml", "second: 2", "second: 22")
-LATER_MODULE = replaced("stages/toy/late.py", "8", "88")
-OTHER_TABLE, OTHER_WORD = replaced("data/in/table", "6", "66"), replaced("stages/toy/word.txt", "nine", "ten")
-OTHER_SECTION = replaced("params.yaml", "other: 5", "other: 55")
 SEEN = {
     "a section that it lists": (replaced("params.yaml", "first: 1", "first: 11"), "`toy.first` in params.yaml"),
-    "a value that it reads later": (LATER_VALUE, "`toy.second`"),
+    "a value that it reads later": (replaced("params.yaml", "second: 2", "second: 22"), "`toy.second`"),
     "the item of its round": (replaced("params.yaml", "value: 3", "value: 33"), "`rounds.one.value`"),
     "a key more": (replaced("params.yaml", "first: 1", "first: 1\n  third: 3"), "`toy.third`"),
     "its section removed": (replaced("params.yaml", "toy:", "toys:"), "`toy`"),
     "no YAML": (replaced("params.yaml", "toy:", "toy: ["), "not valid YAML"),
     "a module that it has imported": (replaced("stages/toy/early.py", "7", "77"), "stages/toy/early.py"),
-    "a module that it imports later": (LATER_MODULE, "stages/toy/late.py"),
+    "a module that it imports later": (replaced("stages/toy/late.py", "8", "88"), "stages/toy/late.py"),
     "a module that is put back": (and_back("stages/toy/late.py", "8", "88"), "late.py"),
-    "a template": (OTHER_WORD, "stages/toy/word.txt"),
-    "a template that is put back": (and_back("stages/toy/word.txt", "nine", "ten!"), "stages/toy/word.txt"),
-    "an input table": (OTHER_TABLE, "data/in/table"),
+    "a template": (replaced("stages/toy/word.txt", "nine", "ten"), "stages/toy/word.txt"),
+    "an input table": (replaced("data/in/table", "6", "66"), "data/in/table"),
     "an input table that is put back": (and_back("data/in/table", "6", "66"), "data/in/table"),
-    "an input table that is exchanged and put back": (exchanged("data/in/table", "66"), "data/in/table"),
-    "a linked input table that is exchanged and put back": (exchanged("data/in/table", "66"), "data/in/table"),
+    "an input table that is replaced and put back": (replaced_and_back("data/in/table", "66"), "data/in/table"),
     "an input table that is touched and changed": (
-        in_turn(touched("data/in/table"), replaced("data/in/table", "6", "7")),
+        lambda project: (touch("data/in/table")(project), replaced("data/in/table", "6", "7")(project)),
         "data/in/table",
     ),
+    "a template that is put back": (and_back("stages/toy/word.txt", "nine", "ten!"), "stages/toy/word.txt"),
     "a file more in an input folder": (lambda project: (project / "data/in/more").touch(), "data/in/more"),
     "an input that is removed": (lambda project: (project / "data/in/table").unlink(), "data/in/table"),
 }
@@ -287,28 +257,26 @@ SEEN = {
 @pytest.mark.parametrize("change", SEEN)
 def test_a_stage_fails_when_its_inputs_change_while_it_runs(project, change):
     edit, named = SEEN[change]
-    if "linked" in change:
-        os.link(project / "data/in/table", project.parent / "cached")
-    code, printed = run(project, "toy@one", edit if isinstance(edit, dict) else {"middle": edit})
-    assert code == 2 and named in printed, printed
+    code, printed = run_with_edit(project, "toy@one", edit)
+    assert code != 0 and named in printed, printed
+    assert "toy@one" not in recorded(project)
 
 
-def test_the_next_runs_give_what_is_there_then(project):
+@pytest.mark.parametrize("change", ["a value that it reads later", "a module that it imports later", "an input table"])
+def test_the_next_runs_give_what_is_there_then(project, change):
     """Also out of the run cache, and also after the edit is taken back."""
-    names = "params.yaml", "stages/toy/late.py", "data/in/table"
-    kept = {name: (project / name).read_text() for name in names}
-    edit = in_turn(LATER_VALUE, LATER_MODULE, OTHER_TABLE)
-    code, printed = run(project, "toy@one", {"middle": edit}, by_dvc=True)
-    assert code != 0 and "toy@one" not in recorded(project), printed
+    kept = {name: (project / name).read_text() for name in ("params.yaml", "stages/toy/late.py", "data/in/table")}
+    code, printed = run_with_edit(project, "toy@one", SEEN[change][0])
+    assert code != 0, printed
     for texts in ({}, kept):
         for name, text in texts.items():
             (project / name).write_text(text)
         dvc(project, "repro", "toy@one")
-        assert is_as_expected(project)
+        assert (project / "data/one").read_text() == expected(project)
     (project / "dvc.lock").unlink()
     shutil.rmtree(project / "data")
     assert "toy@one" not in stages_run(dvc(project, "repro", "toy@one"))
-    assert is_as_expected(project)
+    assert (project / "data/one").read_text() == expected(project)
 
 
 @pytest.mark.parametrize("links", ["hardlink", "copy"])
@@ -318,39 +286,38 @@ def test_a_stage_does_not_run_on_a_rotten_input(project, links):
     config.write_text(f"{config.read_text()}[cache]\n    type = {links}\n")
     objects = (file for file in (project / ".dvc/cache/files").rglob("*") if file.is_file())
     (cached,) = (file for file in objects if file.read_bytes() == table.read_bytes())
+    let_go(project)
     if links == "hardlink":
         shutil.rmtree(project / "data/in")
         dvc(project, "checkout", "table")
         assert table.samefile(cached) and cached.stat().st_mode & 0o777 == 0o444
     dvc(project, "status")  # DVC now knows the hash of the copied folder's files
-
-    def assert_refused():
-        printed = dvc(project, "repro", "toy@one", check=False)
-        assert "data/in/table has MD5" in printed and "toy@one" not in recorded(project), printed
-
     flip(table)
-    assert_refused()
+    printed = dvc(project, "repro", "toy@one", check=False)
+    assert "data/in/table has MD5" in printed and "toy@one" not in recorded(project), printed
     flip(table)
     if links == "hardlink":
         shutil.rmtree(project / "data/in")
         flip(cached)
-        assert_refused()
+        printed = dvc(project, "repro", "toy@one", check=False)
+        assert "data/in/table has MD5" in printed and "toy@one" not in recorded(project), printed
         flip(cached)
     dvc(project, "repro", "toy@one")
-    assert is_as_expected(project)
+    assert (project / "data/one").read_text() == expected(project)
+
+
+def edit_something_else(project):
+    replaced("params.yaml", "other: 5", "other: 55")(project)
+    replaced("params.yaml", "value: 4", "value: 44")(project)  # of another round
+    replaced("stages/toy/late.py", "a remark", "another")(project)
+    replaced("stages/observe/command.py", "import gc", "import gc\nADDED = 1")(project)
+    replaced("stages/page/run.py", "import time", "import time, os")(project)  # another stage
 
 
 def test_a_stage_succeeds_when_something_else_changes(project):
-    edit = in_turn(
-        OTHER_SECTION,
-        replaced("params.yaml", "value: 4", "value: 44"),  # of another round
-        replaced("stages/toy/late.py", "a remark", "another"),
-        replaced("stages/observe/command.py", "import gc", "import gc\nADDED = 1"),
-        replaced("stages/page/run.py", "import", "import os\nimport"),  # another stage
-    )
-    code, printed = run(project, "toy@one", {"middle": edit}, by_dvc=True)
+    code, printed = run_with_edit(project, "toy@one", edit_something_else)
     assert code == 0 and "toy@one" in recorded(project), printed
-    assert is_as_expected(project)
+    assert (project / "data/one").read_text() == expected(project)
     assert "toy@one" not in stages_run(dvc(project, "repro", "toy@one"))
 
 
@@ -359,62 +326,107 @@ def test_a_stage_succeeds_when_something_else_changes(project):
 )
 def test_a_stage_fails_when_code_is_edited_for_the_processes_that_it_starts(project, name, old, new):
     """Also where the edit is put back before the stage ends, and a worker alone has imported it."""
-    code, printed = run(project, "pooled", and_back(f"stages/pooled/{name}", old, new))
-    assert code == 2 and f"stages/pooled/{name}" in printed, printed
+    code, printed = run_with_edit(project, "pooled", and_back(f"stages/pooled/{name}", old, new))
+    assert code != 0 and f"stages/pooled/{name}" in printed, printed
+    assert "pooled" not in recorded(project)
 
 
-def names_come_and_go(project):
-    """As where DVC links a file of its cache into another worktree."""
-    os.link(project / "data/in/table", project.parent / "linked")
-    (project.parent / "linked").rename(project.parent / "moved")
-    (project.parent / "moved").unlink()
-
-
-TOUCHED = ["data/in/table", "params.yaml", "stages/toy/late.py", "stages/toy/word.txt", "data/code/toy.json"]
+def test_a_comment_that_is_edited_for_the_processes_that_it_starts_changes_nothing(project):
+    code, printed = run_with_edit(project, "pooled", replaced("stages/pooled/late.py", "a remark", "another"))
+    assert code == 0 and "pooled" in recorded(project), printed
+    assert (project / "data/pooled").read_text() == "8 9"
 
 
 @pytest.mark.parametrize(
-    ("address", "edit"),
+    ("target", "names"),
     [
-        ("toy@one", touched(*TOUCHED)),
-        ("toy@one", names_come_and_go),
-        ("page", touched("params.yaml")),
-        ("pooled", replaced("stages/pooled/late.py", "a remark", "another")),
+        ("toy@one", ["data/in/table", "params.yaml", "stages/toy/late.py", "stages/toy/word.txt"]),
+        ("toy@one", ["data/code/toy.json"]),
+        ("page", ["params.yaml"]),
     ],
-    ids=["touched", "links", "touched file of parameters", "comment for a worker"],
 )
-def test_a_stage_succeeds_when_nothing_that_counts_has_changed(project, address, edit):
-    """Times alone: as by a backup, by `touch`, by an editor that saves what it read as it was. And comments."""
-    code, printed = run(project, address, {"middle": edit})
-    assert code == 0 and (address == "page" or is_as_expected(project, address.partition("@")[0])), printed
+def test_a_stage_succeeds_when_an_input_is_merely_touched(project, target, names):
+    """Times alone have changed: as by a backup, by `touch`, by an editor that saves what it read as it was."""
+    code, printed = run_with_edit(project, target, touch(*names))
+    assert code == 0 and target in recorded(project), printed
+
+
+def test_a_stage_succeeds_when_other_names_of_an_input_come_and_go(project):
+    """As where DVC links a file of its cache into another worktree."""
+
+    def edit(project):
+        table, other = project / "data/in/table", project.parent / "linked"
+        os.link(table, other)
+        other.rename(project.parent / "moved")
+        (project.parent / "moved").unlink()
+
+    code, printed = run_with_edit(project, "toy@one", edit)
+    assert code == 0 and "toy@one" in recorded(project), printed
+
+
+def test_a_stage_fails_when_another_file_takes_the_place_of_a_linked_input(project):
+    os.link(project / "data/in/table", project.parent / "cached")
+    code, printed = run_with_edit(project, "toy@one", replaced_and_back("data/in/table", "66"))
+    assert code != 0 and "data/in/table" in printed and "toy@one" not in recorded(project), printed
 
 
 def test_params_yaml_counts_whole_for_a_stage_that_depends_on_the_file(project):
-    code, printed = run(project, "page", {"middle": OTHER_SECTION})
-    assert code == 2 and "Changed while it ran: params.yaml" in printed
+    code, printed = run_with_edit(project, "page", replaced("params.yaml", "other: 5", "other: 55"))
+    assert code != 0 and "Changed while it ran: params.yaml" in printed and "page" not in recorded(project)
 
 
 def test_a_stage_does_not_start_with_other_code_than_stage_code_saw(project):
     """As when a branch is checked out between two stages, and the first one back after the second."""
     replaced("stages/toy/early.py", "7", "77")(project)
-    code, printed = run(project, "toy@one", {"middle": lambda _: None})
-    assert code == 2 and "code has changed since stage `code` ran: stages/toy/early.py" in printed
-    assert not (project / "paused-middle").exists()
+    let_go(project)
+    printed = dvc(project, "repro", "--single-item", "toy@one", check=False)
+    assert "code has changed since stage `code` ran: stages/toy/early.py" in printed
+    assert not (project / "started").exists() and "toy@one" not in recorded(project)
     assert stages_run(dvc(project, "repro", "toy@one")) == ["code", "toy@one"]
-    assert is_as_expected(project)
+    assert (project / "data/one").read_text() == expected(project)
 
 
-@pytest.mark.parametrize("edit", [OTHER_SECTION, OTHER_WORD])
+@pytest.mark.parametrize("edit", [replaced("params.yaml", "other: 5", "other: 55"), SEEN["a template"][0]])
 def test_stage_code_fails_when_what_it_reads_changes(project, edit):
-    main, writes = project / "stages/code/run.py", "    write_fingerprints(PROJECT"
-    text, waits = main.read_text(), "    from stages.observe import pauses\n    pauses.pause('middle')\n"
-    assert text.count(writes) == 1
-    main.write_text(text.replace(writes, waits + writes))
-    code, printed = run(project, "code", {"middle": edit}, by_dvc=True)
+    main = project / "stages/code/run.py"
+    text = main.read_text()
+    assert text.count("    write_fingerprints(PROJECT") == 1
+    waiting = text.replace("    write_fingerprints(PROJECT", f"    import time{WAIT}    write_fingerprints(PROJECT")
+    main.write_text(waiting)
+    code, printed = run_with_edit(project, "code", edit)
     assert code != 0 and "Changed while it ran" in printed, printed
     assert stages_run(dvc(project, "repro", "code")) == ["code"]
 
 
+TRACER = """
+import json
+import sys
+import time
+from pathlib import Path
+
+PAUSES = json.loads(Path("pauses").read_text())
+SEEN = set()
+
+
+def pause(frame, event, argument):
+    place = (frame.f_code.co_filename, frame.f_lineno)
+    if event == "line" and "/stages/" in place[0] and place not in SEEN:
+        SEEN.add(place)
+        if len(SEEN) in PAUSES:
+            Path(f"paused-{len(SEEN)}").touch()
+            while not Path(f"go-{len(SEEN)}").exists():
+                time.sleep(0.005)
+    return pause
+
+
+def stop():
+    sys.settrace(None)
+    Path("moments").write_text(str(len(SEEN)))
+
+
+sys.settrace(pause)
+"""
+SEEDS = [*range(10), 43]  # 43: an edit before the stage compares anything, put back before it does
 EDITS = [
     ("params.yaml", "first: 1", "first: 11"),
     ("params.yaml", "second: 2", "second: 22"),
@@ -431,28 +443,71 @@ EDITS = [
 
 @pytest.fixture(scope="module")
 def traced(first, tmp_path_factory):
-    """The project, and the number of different lines that each stage executes."""
-    folder, lines = shutil.copytree(first, tmp_path_factory.mktemp("traced") / "project"), {}
-    for stage, address in (("toy", "toy@one"), ("pooled", "pooled")):
-        code, printed = run(folder, address, TRACED="")
+    """The project, whose stages pause at chosen lines, and the number of different lines that each executes."""
+    folder = shutil.copytree(first, tmp_path_factory.mktemp("traced") / "project")
+    (folder / "stages/observe/tracer.py").write_text(TRACER)  # where no fingerprint covers it
+    for name in ("toy", "pooled"):
+        main = folder / f"stages/{name}/run.py"
+        text = main.read_text().replace(WAIT, "\n")
+        text = text.replace('        while not Path("end").exists():\n            time.sleep(0.01)\n', "")
+        main.write_text(f"from stages.observe import tracer\n{text.rstrip()}\n    tracer.stop()\n")
+    entry = folder / "stages/__main__.py"  # traced from its first line on
+    traced = 'import sys\nif not sys.argv[1].startswith("code"):\n    from stages.observe import tracer\n'
+    entry.write_text(entry.read_text().replace("import sys\n", traced, 1))
+    dvc(folder, "repro", "code")
+    lines = {}
+    for stage in ("toy", "pooled"):
+        code, printed = run_paused(folder, stage, [], [])
         assert code == 0 and is_as_expected(folder, stage), printed
         lines[stage] = int((folder / "moments").read_text())
     return folder, lines
 
 
-@pytest.mark.parametrize("seed", [*range(10), 43])  # 43: before the stage compares anything, put back before it does
+def run_paused(project, stage, pauses, edits):
+    """Exit code and output of the stage, with an edit at each of the pauses that it reaches."""
+    (project / "pauses").write_text(json.dumps(pauses))
+    for file in [*project.glob("paused-*"), *project.glob("go-*")]:
+        file.unlink()
+    address = {"toy": "toy@one"}.get(stage, stage)
+    command, env = [sys.executable, "-m", "stages", address], environment() | {"DVC_STAGE": address}
+    with subprocess.Popen(
+        command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for pause, edit in zip(pauses, edits, strict=True):
+            while process.poll() is None and not (project / f"paused-{pause}").exists():
+                time.sleep(0.005)
+            if process.poll() is None:
+                edit(project)
+                (project / f"go-{pause}").touch()
+        printed = process.communicate()[0]
+    return process.returncode, printed
+
+
+def is_as_expected(project, stage):
+    """Whether the output is what the stage gives with what is there now, which is what DVC records."""
+    if stage == "toy":
+        return (project / "data/one").read_text() == expected(project)
+    late = int((project / "stages/pooled/late.py").read_text().split()[2])
+    added = "VALUE + 1" in (project / "stages/pooled/asked.py").read_text()
+    made = (project / "stages/pooled/made.py").read_text()[len("print(") : -len(")\n")]
+    return (project / "data/pooled").read_text() == f"{late + added} {made}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_is_edited_whenever_a_stage_fails_or_gives_what_is_recorded(traced, seed):
     """The edit comes at any line that the stage executes until its work is done, and may be put back at a later one."""
     numbers = random.Random(seed)
     name, old, new = EDITS[seed % len(EDITS)]
-    stage, address = ("pooled", "pooled") if "pooled" in name else ("toy", "toy@one")
+    stage = "pooled" if "pooled" in name else "toy"
     project, lines = traced
     kept = (project / name).read_text()
-    places = sorted(numbers.sample(range(1, lines[stage] + 1), 2))[: 1 if numbers.random() < 0.5 else 2]
+    pauses = sorted(numbers.sample(range(1, lines[stage] + 1), 2))
     edits = [replaced(name, old, new), replaced(name, new, old)]
+    if numbers.random() < 0.5:
+        pauses, edits = pauses[:1], edits[:1]
     try:
-        code, printed = run(project, address, dict(zip(map(str, places), edits, strict=False)), TRACED="")
-        assert code != 0 or is_as_expected(project, stage), (places, printed)
+        code, printed = run_paused(project, stage, pauses, edits)
+        assert code != 0 or is_as_expected(project, stage), (pauses, printed)
     finally:
         (project / name).write_text(kept)
 
@@ -460,6 +515,9 @@ def test_whatever_is_edited_whenever_a_stage_fails_or_gives_what_is_recorded(tra
 def test_nothing_is_compared_by_hand_and_on_other_ranks(project):
     """The fingerprint of toy is older than its code."""
     replaced("stages/toy/early.py", "7", "77")(project)
-    for variables, code in (({"DVC_STAGE": ""}, 0), ({"RANK": "1"}, 0), ({}, 2)):
-        assert run(project, "toy@one", **variables)[0] == code
-        assert is_as_expected(project)
+    let_go(project)
+    command = [sys.executable, "-m", "stages", "toy@one"]
+    for variables, code in (({}, 0), ({"DVC_STAGE": "toy@one", "RANK": "1"}, 0), ({"DVC_STAGE": "toy@one"}, 2)):
+        done = subprocess.run(command, cwd=project, env=environment() | variables, check=False)
+        assert done.returncode == code
+        assert (project / "data/one").read_text() == expected(project)

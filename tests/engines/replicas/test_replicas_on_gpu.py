@@ -16,19 +16,27 @@ from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
 from stages.engines.replicas.fleet import Died, Fleet, Reported, Started, spec_of
 from stages.engines.replicas.replica import Orders, Probe
-from stages.engines.samplers.params import RayReplicas
+from stages.engines.samplers.params import RayReplicas, VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.engines.trainers.build import build_trainer
-from tests.fakes.engine_params import ADAMW, TORCH_TRAINER, VLLM_SAMPLER
+from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from tests.fakes.tiny_policy import write_tiny_policy
 
 # Searched by name: importing vLLM takes two seconds in each worker that collects this file and has no GPU.
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
 GAP = 0.05
 """Gap of a token's mean log-prob, in bfloat16, between an engine and the trainer."""
-SIZES = {"max_model_tokens": 512, "max_sequences": 16, "memory_fraction": 0.25, "kv_cache_gib": 1.0}
-TWO = RayReplicas(kind="ray", count=2)
-SAMPLER = VLLM_SAMPLER.model_copy(update=SIZES | {"dtype": "bfloat16", "replicas": TWO})
+SAMPLER = VllmSamplerParams(
+    kind="vllm",
+    dtype="bfloat16",
+    max_model_tokens=512,
+    max_sequences=16,
+    memory_fraction=0.25,
+    kv_cache_gib=1.0,
+    tensor_parallel=1,
+    enforce_eager=True,
+    replicas=RayReplicas(kind="ray", count=2),
+)
 SETTINGS = SamplingSettings(1.0, 1.0, 0, 256, None)
 JOBS = {number: Trajectory([5, 6, 7 + number], 100 + number) for number in range(4)}
 
@@ -51,9 +59,10 @@ def reports(events, replica):
 
 def test_replicas_pull_hand_over_and_come_back_on_one_gpu(tmp_path):
     policy = write_tiny_policy(tmp_path / "policy", hidden=512, layers=4)
-    on_card = {"device": "cuda", "dtype": "mixed", "threads": 2, "micro_batch_tokens": 4096}
-    torch_params = TORCH_TRAINER.model_copy(update=on_card)
-    adamw = ADAMW.model_copy(update={"learning_rate": 1e-5, "weight_decay": 0.0})
+    torch_params = TorchTrainerParams(
+        kind="torch", device="cuda", dtype="mixed", threads=2, micro_batch_tokens=4096, gradient_checkpointing=False
+    )
+    adamw = AdamwParams(kind="adamw", learning_rate=1e-5, beta1=0.9, beta2=0.95, weight_decay=0.0)
     trainer = build_trainer(torch_params, adamw, 1.0, language_model(policy, torch_params))
     prompts, answers = [[5, 6], [7, 8]], [[9, 10, 11], [12, 13]]
     with ray_session(4) as run:

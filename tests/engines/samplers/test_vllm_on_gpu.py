@@ -10,19 +10,30 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.policies.lora import with_lora
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.statistics import policy_statistics
+from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
+from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from tests.fakes.engine_params import ADAMW as SLOW_ADAMW
-from tests.fakes.engine_params import LORA, TORCH_TRAINER, VLLM_SAMPLER
+from tests.fakes.engine_params import LORA
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 VLLM = importlib.metadata.version("vllm") if HAS_VLLM and torch.cuda.is_available() else "0.0"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed")]
-SIZES = {"max_model_tokens": 512, "max_sequences": 64, "memory_fraction": 0.3, "kv_cache_gib": 1.0}
-SAMPLER = VLLM_SAMPLER.model_copy(update=SIZES | {"dtype": "bfloat16", "enforce_eager": False})
-TRAINER = TORCH_TRAINER.model_copy(update={"device": "cuda", "dtype": "mixed", "micro_batch_tokens": 4096})
-ADAMW = SLOW_ADAMW.model_copy(update={"learning_rate": 0.02, "weight_decay": 0.0})
+SAMPLER = VllmSamplerParams(
+    kind="vllm",
+    dtype="bfloat16",
+    max_model_tokens=512,
+    max_sequences=64,
+    memory_fraction=0.3,
+    kv_cache_gib=1.0,
+    tensor_parallel=1,
+    enforce_eager=False,
+)
+TRAINER = TorchTrainerParams(
+    kind="torch", device="cuda", dtype="mixed", threads=1, micro_batch_tokens=4096, gradient_checkpointing=False
+)
+ADAMW = AdamwParams(kind="adamw", learning_rate=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0)
 SETTINGS = SamplingSettings(1.0, 1.0, 0, 64, None)
 JOBS = [Trajectory([36, 80, 78 + number % 3], 1000 + number) for number in range(32)]
 

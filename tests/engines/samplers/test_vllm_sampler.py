@@ -29,6 +29,7 @@ from stages.engines.policies.policy_folders import load_config, load_model, rand
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.replicas.replica import SyncError
 from stages.engines.samplers import vllm_sampler, vllm_weights
+from stages.engines.samplers.forced_ends import ForcedEndSampler
 from stages.engines.samplers.protocol import (
     PartialResponse,
     SamplingSettings,
@@ -40,7 +41,7 @@ from stages.engines.samplers.stop_strings import StopStrings
 from stages.engines.samplers.vllm_sampler import VllmSampler, check_policy, transformers_reference
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
-from stages.foundations.params import PlainPrompt
+from stages.foundations.params import ForcedEnd, PlainPrompt
 from stages.rl_round.loop.weight_sync import WeightSyncCheck
 from stages.rl_round.params import WeightSyncCheckParams
 from tests.engines.samplers.test_stop_strings import first_end
@@ -49,7 +50,7 @@ from tests.fakes.drawing import sample_numbered
 from tests.fakes.engine_params import ADAMW as SLOW_ADAMW
 from tests.fakes.engine_params import LORA, TORCH_TRAINER, VLLM_SAMPLER
 from tests.fakes.processes import assert_all_end
-from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, plain_logits, write_tiny_policy
+from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, write_tiny_policy
 
 ADAMW = SLOW_ADAMW.model_copy(update={"learning_rate": 0.02, "weight_decay": 0.0})
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=16, log_threshold=None)
@@ -101,8 +102,10 @@ class Pair:
         expected = self.trainer.evaluate(batch).logprobs[batch.response_mask.bool()]
         return float((torch.tensor([value for row in logprobs for value in row]) - expected).abs().max())
 
+    @torch.no_grad()
     def logits(self, prompt, sample):
-        return plain_logits(self.trainer.model.module, prompt, sample.token_ids)
+        """Returns the trainer's logits before each token of the sample."""
+        return self.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits[0, len(prompt) - 1 : -1]
 
     def gap_of_probe(self):
         responses = [[7, 8, 9, 10], [11, 12], [200, 100, 50]]
@@ -137,27 +140,10 @@ def test_many_long_prompts_at_once_are_answered_and_the_process_is_left_as_it_wa
     assert not torch.distributed.is_initialized()
 
 
-OF_HEADS = {
-    "test_sampled_logprobs_are_the_trainers",
-    "test_weights_pushed_into_the_live_engine_are_used",
-    "test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head",
-    "test_a_partial_sync_is_refused",
-    "test_a_sampler_that_sleeps_wakes_around_the_next_weights",
-    "test_lora_arrives_merged",
-}
-"""Tests for a head of its own too; to the others a head that is the embedding is enough."""
-
-
-def pytest_generate_tests(metafunc):
-    if "pair" in metafunc.fixturenames:
-        heads = ["tied", "untied"] if metafunc.function.__name__ in OF_HEADS else ["tied"]
-        metafunc.parametrize("pair", heads, indirect=True, scope="module")
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
 def pair(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("vllm") / "policy"
-    pair = Pair(write_tiny_policy(folder, seed=3, tie=request.param == "tied", initializer_range=0.2))
+    pair = Pair(write_tiny_policy(folder, seed=3, tie=request.param, initializer_range=0.2))
     yield pair
     pair.sampler.close()
 
@@ -246,6 +232,29 @@ def test_turns_with_an_environment_have_the_trainers_log_probs(pair, monkeypatch
         assert sample.logprobs == pytest.approx(expected, abs=EXACT)
 
 
+def test_a_thought_is_asked_to_end_with_tokens_that_vllm_did_not_sample(pair, tmp_path):
+    tokenizer = byte_tokenizer()
+    mark, budgets = tokenizer.decode([70]), (6, 9)
+    forced = ForcedEnd(kind="phrase", thinking_tokens=budgets, mark=mark, text=f" so{mark}")
+    sampler = ForcedEndSampler(pair.sampler, forced, write_tiny_policy(tmp_path / "policy"))
+    asked = [Trajectory(PROMPTS[number % 3], number) for number in range(12)]
+    drawn = sample_trajectories(sampler, asked, SETTINGS)
+    assert drawn == sample_trajectories(sampler, asked, SETTINGS)
+    for one, sample in zip(asked, drawn, strict=True):
+        expected = pair.trainer.evaluate(pack([TokenSequence(one.prompt, sample.token_ids)])).logprobs[0].tolist()
+        budget = budgets[0] + one.seed % 4
+        if sample.observed:
+            assert sample.observed == ((budget, budget + 4),) and mark not in tokenizer.decode(
+                sample.token_ids[:budget]
+            )
+            assert tokenizer.decode(sample.token_ids[budget : budget + 4]) == forced.text
+            expected[budget : budget + 4] = [0.0] * 4
+        else:
+            assert len(sample.token_ids) <= budget or mark in tokenizer.decode(sample.token_ids[:budget])
+        assert sample.logprobs == pytest.approx(expected, abs=EXACT)
+    assert sum(len(sample.observed) for sample in drawn) > 6
+
+
 def test_a_partial_sync_is_refused(pair):
     name, weight = next(pair.trainer.named_weights())
     with pytest.raises(UserError, match=r"llama\): weights missing or unknown: .*Set `sampler.kind: torch`"):
@@ -255,20 +264,28 @@ def test_a_partial_sync_is_refused(pair):
     assert pair.gap_of_probe() < EXACT
 
 
-def test_the_seed_decides_whatever_is_drawn_beside_it_and_a_caller_may_stop(pair):
+def test_the_seed_decides_and_samples_differ(pair):
     first, again, other = (sample_numbered(pair.sampler, PROMPTS, 6, SETTINGS, seed) for seed in (7, 7, 8))
     assert first == again != other
     assert all(len({tuple(sample.token_ids) for sample in samples}) > 1 for samples in first)
+
+
+def test_a_trajectory_is_drawn_the_same_alone_and_beside_others(pair):
     asked = [Trajectory(prompt, 10 * place + number) for place, prompt in enumerate(PROMPTS) for number in range(3)]
     together = sample_trajectories(pair.sampler, asked, SETTINGS)
     backwards = sample_trajectories(pair.sampler, asked[::-1], SETTINGS)[::-1]
     assert [one.token_ids for one in together] == [one.token_ids for one in backwards]
     assert sample_trajectories(pair.sampler, asked[4:5], SETTINGS)[0].token_ids == together[4].token_ids
     assert {one.policy_version for one in together} == {pair.version}
+
+
+def test_a_caller_may_stop_in_the_middle_of_a_stream(pair):
+    asked = [Trajectory(PROMPTS[0], number) for number in range(8)]
+    whole = sample_trajectories(pair.sampler, asked, SETTINGS)
     stream = pair.sampler.stream(asked, SETTINGS)
-    index, ended = next(stream)
+    index, first = next(stream)
     stream.close()
-    assert ended == together[index] and sample_trajectories(pair.sampler, asked, SETTINGS) == together
+    assert first == whole[index] and sample_trajectories(pair.sampler, asked, SETTINGS) == whole
 
 
 def test_logprobs_after_top_k_and_top_p_are_the_trainers_over_the_listed_tokens(pair):
@@ -391,19 +408,15 @@ def test_progress_is_shown_with_a_label_only(pair, capsys, monkeypatch):
     assert "draws: 0 of 3 responses" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("prompt", "changes", "said"),
-    [
-        ([5] * 60, {}, r"60 tokens .*max_model_tokens = 64"),
-        ([5], {"temperature": 2.5}, "temperature must be in"),
-        ([5], {"keeps_distributions": True}, r"258 tokens, more than the 257 .*set sampler.kind torch"),
-    ],
-)
-def test_what_vllm_cannot_draw_is_refused_before_any_work(pair, monkeypatch, prompt, changes, said):
-    monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
-    with pytest.raises(UserError, match=said):
-        sample_numbered(pair.sampler, [prompt], 1, replace(SETTINGS, **changes), seed=1)
+def test_prompts_that_do_not_fit_are_refused_before_any_work(pair):
+    with pytest.raises(UserError, match=r"60 tokens .*max_model_tokens = 64"):
+        sample_numbered(pair.sampler, [[5] * 60], 1, SETTINGS, seed=1)
     assert pair.sampler.logprobs([[5] * 10], [[6] * 54])[0][0] < 0, "the longest sequence itself can be scored"
+
+
+def test_settings_that_vllm_refuses_are_the_users_mistake(pair):
+    with pytest.raises(UserError, match="temperature must be in"):
+        sample_numbered(pair.sampler, PROMPTS, 1, replace(SETTINGS, temperature=2.5), seed=1)
 
 
 def test_responses_may_be_empty_or_none_at_all(pair):
@@ -487,6 +500,12 @@ def test_likeliest_tokens_are_those_of_the_whole_distributions_whatever_the_voca
         values, ids = other.distributions.chunk(2, dim=-1)
         assert torch.allclose(values, likeliest_tokens(one.distributions, 7)[:, :7], atol=1e-6)
         assert torch.allclose(one.distributions.gather(-1, ids.long()), values, atol=1e-6)
+
+
+def test_distributions_over_a_large_vocabulary_are_refused(pair, monkeypatch):
+    monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
+    with pytest.raises(UserError, match=r"258 tokens, more than the 257 .*set sampler.kind torch"):
+        sample_numbered(pair.sampler, PROMPTS, 1, replace(SETTINGS, keeps_distributions=True), seed=1)
 
 
 def test_trajectories_come_late_are_withdrawn_and_go_on(pair):
