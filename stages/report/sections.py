@@ -375,8 +375,8 @@ def how_made(run: ReportRun) -> Part:
     listed = Markup(
         "<dt><code>make ui</code></dt><dd>opens MLflow (live curves, runs side by side) and Prefect (stages of a flow, "
         "logs) on this machine</dd>\n"
-        "<dt><code>dvc metrics show</code>, <code>dvc metrics diff</code></dt><dd>kept rows, losses and scores with their "
-        "intervals, and what has changed since a commit</dd>\n"
+        "<dt><code>dvc metrics show</code>, <code>dvc metrics diff</code></dt><dd>kept rows, losses and scores with "
+        "their intervals, and what has changed since a commit</dd>\n"
         "<dt><code>dvc plots show</code></dt><dd>the curves, also of two commits side by side (<code>dvc plots "
         "diff</code>)</dd>\n"
         "<dt><code>dvc repro</code></dt><dd>runs the stages whose parameters, inputs or code have changed, and no "
