@@ -129,7 +129,7 @@ class ListedPages(FirstPages):
 
 
 class WarcPages(FirstPages):
-    """Responses of a WARC archive, compressed or not: HTML, Markdown, LaTeX, text, CNXML, PreTeXt."""
+    """Responses of a WARC archive, compressed or not, in any format that `extract_web` reads."""
 
     kind: Literal["warc"]
     path: str

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import numpy
 import torch
@@ -448,6 +448,8 @@ def _outcomes(samples: TrainingSamples, params: RlParams) -> Tensor:
             return length_weighted(rewards, torch.tensor(samples.response_tokens), group_ids)
         case PlainReward() | OptimalTokenBaseline() | Gae():
             return rewards
+        case other:
+            assert_never(other)
 
 
 def _penalties(samples: TrainingSamples, params: RlParams) -> tuple[Tensor, Tensor]:

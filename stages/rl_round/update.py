@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import assert_never
 
 import torch
 from torch import Tensor
@@ -251,6 +252,8 @@ def surrogate(
             return sapo(*tensors, params.temperature_positive, params.temperature_negative)
         case Reinforce():
             return reinforce(*tensors)
+        case other:
+            assert_never(other)
 
 
 def _covariant_share(is_covariant: Tensor, mask: Tensor) -> dict[str, Tensor]:

@@ -61,7 +61,11 @@ def test_a_text_made_from_a_value_is_seen():
 
 
 def _calls(node, written, name):
-    """Yields place and verdict of each call of `html` and `paragraph`; `written` are names that hold only literals."""
+    """Yields place and verdict of each call of `html` and `paragraph`; `written` are names that hold only literals.
+
+    In each function a name is written if all that it is given there is: literals, arguments of the type LiteralString,
+    and other written names. A failure here means: make the text a value behind `{}`.
+    """
     if isinstance(node, ast.Module | ast.FunctionDef | ast.Lambda):
         given = {}
         for inner in ast.walk(node) if not isinstance(node, ast.Module) else node.body:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from stages.rl_round.update import (
     shares_by_staleness,
     update_policy,
 )
+from stages.rl_round.update_methods import AdvantageParams, PolicyLossParams
 from tests.fakes.rounds import ASYNCHRONOUS, CLIP_COV, EXACT, NONE, OTB, SAFE_SET, TRM, WEIGHTS, rollout, settings
 from tests.fakes.step_plans import micro_batches, places_of, prepare
 from tests.fakes.taught_policy import PARAMS
@@ -119,6 +121,16 @@ def in_order(rows, trained, trainer):
 
 
 PAIRS = [*((loss, ESTIMATORS[0]) for loss in LOSSES), *(("clipped_surrogate", one) for one in ESTIMATORS[1:])]
+
+
+def test_every_loss_and_estimator_is_tried():
+    """`mean_normalized` takes no negative reward: test_update.py has it. `gae` needs a critic: test_critic.py."""
+
+    def kinds(union):
+        return {get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(union)[0])}
+
+    assert kinds(PolicyLossParams) == LOSSES.keys()
+    assert kinds(AdvantageParams) == {"mean_normalized", "gae", *(one["kind"] for one in ESTIMATORS)}
 
 
 @pytest.mark.parametrize(("loss", "estimator"), PAIRS)

@@ -199,10 +199,15 @@ def advantages(rollouts, **changes):
         ({"kind": "leave_one_out"}, [2.0, -2.0]),  # minus the other's reward
         ({"kind": "length_weighted"}, [1.5, -0.5]),  # lengths 1 and 3: baseline (1 - 3) / 4
         ({"kind": "reward"}, [1.0, -1.0]),
+        ({"kind": "mean_normalized"}, [1.0, -1.0]),  # rewards 2 and 0, mean 1
     ],
 )
 def test_estimators_of_whole_responses(advantage, expected):
-    found = advantages([scored([5], 1.0), scored([6, 7, 8], -1.0)], advantage=advantage)
+    changes, lowest = {"advantage": advantage}, -1.0
+    if advantage["kind"] == "mean_normalized":
+        reward = {"kind": "by_verdict", "correct": 2.0, "wrong": 0.0, "unparsed": 0.0}
+        changes, lowest = changes | {"reward": reward, "overlong": {"kind": "none"}}, 0.0
+    found = advantages([scored([5], lowest + 2), scored([6, 7, 8], lowest)], **changes)
     assert [len(row) for row in found] == [1, 3]
     for row, value in zip(found, expected, strict=True):
         assert row == pytest.approx([value] * len(row), abs=1e-5)
