@@ -14,7 +14,7 @@ from markupsafe import Markup
 from stages.foundations.errors import UserError
 from stages.pages.drawing import Chart, amount, bars, lines
 from stages.pages.page import Part, charts, html, paragraph, table
-from stages.pages.run import curve_lines
+from stages.pages.reading import curve_lines
 from stages.report.inputs import ReportRun
 
 DEVICES = ("trainer", "replica")

@@ -18,7 +18,7 @@ from stages.algorithms.estimators import Interval, PairedDifference, compare_pai
 from stages.foundations.errors import UserError
 from stages.foundations.stage import about
 from stages.foundations.tables import RESPONSE, SAMPLED, VERDICT, TableSchema, open_table, read_table
-from stages.pages.run import Metrics, Run
+from stages.pages.reading import Metrics, Run
 from stages.report.stage import ReportParams
 
 FAMILIES = ("greedy", "avg", "pass", "maj")

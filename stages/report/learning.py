@@ -11,7 +11,7 @@ from stages.algorithms.emergence import keyword_measure
 from stages.algorithms.estimators import Interval
 from stages.pages.drawing import SERIES, Chart, Line, lines
 from stages.pages.page import Part, charts, html, metric_label, paragraph
-from stages.pages.run import curve_lines
+from stages.pages.reading import curve_lines
 from stages.report.inputs import ReportRun
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from stages.foundations.files import write_text_atomically
 from stages.foundations.job import Job
 from stages.pages.page import metric_label, paragraph
-from stages.pages.run import numbers_of, report_page
+from stages.pages.reading import numbers_of, report_page
 from stages.report.inputs import ReportRun
 from stages.report.sections import SECTIONS
 

@@ -33,7 +33,7 @@ from stages.pages.page import (
     verdict_class,
     visible_text,
 )
-from stages.pages.run import Sections, dropped, losses, made, paragraphs_of, times
+from stages.pages.reading import Sections, dropped, losses, made, paragraphs_of, times
 from stages.pages.shown_stages import shown
 from stages.report.asynchronous import timelines
 from stages.report.cards import data

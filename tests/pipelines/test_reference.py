@@ -20,7 +20,7 @@ NOT_OF_A_STAGE = (
     "stages/pages",
     "stages/algorithms/answers",
 )
-NOT_OF_A_STAGE += ("stages/collect_web/sources.py",)  # content types
+NOT_OF_A_STAGE += ("stages/collect_web/sources.py", "stages/foundations/page_formats.py")  # content types
 DOCS = sorted([*PROJECT.glob("*.md"), *PROJECT.glob("docs/**/*.md")])
 OF_CURVE = re.compile(r"(_(first|last|best|mean|max|min))+$")
 

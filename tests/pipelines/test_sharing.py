@@ -147,6 +147,7 @@ def test_a_remote_that_cannot_be_reached_costs_a_warning_and_no_run(tmp_path, ra
 def test_what_an_http_remote_answers_decides_whether_it_can_be_reached(tmp_path, monkeypatch, status, fault):
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     with answering(lambda request, body: (status, b"")) as address:
+        git(tmp_path, "init", "-q")
         configure(tmp_path, at(f"{address}/store"))
         found = remote_fault(tmp_path) if status else ""
     if status is None:  # no server listens there any more
@@ -243,14 +244,17 @@ def ssh_store(tmp_path):
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = asyncssh.listen(
-        "127.0.0.1",
-        0,
-        server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
-        authorized_client_keys=str(tmp_path / "authorized"),
-        sftp_factory=True,
-    )
-    yield asyncio.run_coroutine_threadsafe(server, loop).result(240).get_port(), tmp_path / "key"
+
+    async def serve():
+        return await asyncssh.listen(
+            "127.0.0.1",
+            0,
+            server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
+            authorized_client_keys=str(tmp_path / "authorized"),
+            sftp_factory=True,
+        )
+
+    yield asyncio.run_coroutine_threadsafe(serve(), loop).result(240).get_port(), tmp_path / "key"
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

@@ -24,7 +24,7 @@ from stages.foundations.files import write_curves, write_metrics
 from stages.foundations.tables import RESPONSE, ROLLOUT, VERDICT, read_table, write_table
 from stages.observe.tracking import write_timings
 from stages.pages.page import visible_text
-from stages.pages.run import graph_lanes
+from stages.pages.reading import graph_lanes
 from stages.report.inputs import Comparison, ReportRun
 from stages.report.learning import join_rounds
 from stages.report.sections import verdict_sentence

@@ -18,7 +18,7 @@ from stages.foundations.tables import ANNOTATOR, FEEDBACK_IMAGE, IMAGE_SCORE, PA
 from stages.images.engines.pictures.shards import read_image_rows, read_images
 from stages.images.t2i_report.stage import T2iReportParams
 from stages.pages.page import percent
-from stages.pages.run import Metrics, Run
+from stages.pages.reading import Metrics, Run
 
 
 @dataclass(frozen=True)

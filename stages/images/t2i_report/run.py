@@ -17,7 +17,7 @@ from stages.foundations.job import Job
 from stages.images.t2i_report.findings import LEARNT, SCORERS, PicturesRun, accuracies
 from stages.images.t2i_report.sections import SECTIONS
 from stages.pages.page import paragraph
-from stages.pages.run import numbers_of, report_page
+from stages.pages.reading import numbers_of, report_page
 
 
 def main(job: Job) -> None:

@@ -46,7 +46,7 @@ from stages.pages.page import (
     verdict_class,
     visible_text,
 )
-from stages.pages.run import Metrics, Sections, curve_lines, dropped, losses, made, paragraphs_of, times
+from stages.pages.reading import Metrics, Sections, curve_lines, dropped, losses, made, paragraphs_of, times
 
 ANNOTATOR_ROWS = 60
 """Rows of the table of annotators: dropped ones first."""

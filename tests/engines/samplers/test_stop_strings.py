@@ -4,20 +4,20 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 from pydantic import ValidationError
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from stages.engines.policies.policy_folders import train_tokenizer
+from stages.engines.policies.policy_folders import random_model, save_policy, train_tokenizer
 from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
 from stages.engines.samplers.stop_strings import StopStrings, why_ended
 from stages.engines.samplers.torch_sampler import TorchSampler
-from tests.engines.policies.test_forward_probe import write_family
 from tests.fakes.engine_params import TORCH_SAMPLER
-from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, write_tiny_policy
+from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
 
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=40, log_threshold=None)
 STOPS = ["<stop>", "終わり", "🙂🙂", "ab", "\n\n"]
@@ -115,10 +115,14 @@ def test_empty_stop_strings_are_refused(stop):
 
 @pytest.fixture(scope="module", params=["own decoder", "through transformers"])
 def policy(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("policy")
-    if request.param == "own decoder":
-        return write_tiny_policy(folder)
-    return write_family(folder, "Olmo2", {"vocab_size": VOCABULARY_TOKENS})
+    folder = write_tiny_policy(tmp_path_factory.mktemp("policy"))
+    if request.param == "through transformers":
+        sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, pad_token_id=1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            olmo = random_model("olmo2", vocab_size=258, num_key_value_heads=2, eos_token_id=0, **sizes)
+        save_policy(olmo, byte_tokenizer(), folder)
+    return folder
 
 
 ASKED = [Trajectory([5 + number % 3, 6], seed=number) for number in range(24)]
