@@ -147,7 +147,7 @@ class Benchmark:
     """One benchmark's scores, and which of their differences are significant."""
 
     def __init__(self, run: ReportRun, name: str, number: int) -> None:
-        self.run, self.name, self.number = run, name, number
+        self.report_run, self.name, self.number = run, name, number
         # avg@k uses every sample of a problem, so its interval is the narrowest.
         self.headline_metric = next((metric for metric in self.metrics if metric.startswith("avg")), self.metrics[0])
 
@@ -155,8 +155,8 @@ class Benchmark:
     def metrics(self) -> list[str]:
         """The metric with the largest k of each family that some policy has, in the order of `FAMILIES`."""
         largest: dict[str, int] = {}
-        for policy in self.run.graded:
-            for key in self.run.grades(policy):
+        for policy in self.report_run.graded:
+            for key in self.report_run.grades(policy):
                 name, _, metric = key.rpartition("/")
                 match = _SCORE.fullmatch(metric)
                 if match and name == self.name:
@@ -168,7 +168,7 @@ class Benchmark:
     @property
     def problems(self) -> int | None:
         """The number of its problems."""
-        return next((int(n) for policy in self.run.graded if (n := self.value(policy, "problems"))), None)
+        return next((int(n) for policy in self.report_run.graded if (n := self.value(policy, "problems"))), None)
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
@@ -178,17 +178,17 @@ class Benchmark:
         """
         metrics = dict.fromkeys([self.headline_metric, *(["greedy"] if "greedy" in self.metrics else [])])
         # They may be the same policy, whose comparison is then shown once.
-        starts = dict.fromkeys([self.run.report.baseline_policy, self.run.before_rl])
-        compared = [self.compare(metric, start, self.run.last) for start in starts for metric in metrics]
+        starts = dict.fromkeys([self.report_run.report.baseline_policy, self.report_run.before_rl])
+        compared = [self.compare(metric, start, self.report_run.last) for start in starts for metric in metrics]
         return [comparison for comparison in compared if comparison]
 
     def value(self, policy: str, quantity: str) -> float | None:
         """Returns one of a policy's numbers."""
-        return self.run.grades(policy).get(f"{self.name}/{quantity}")
+        return self.report_run.grades(policy).get(f"{self.name}/{quantity}")
 
     def values(self, quantity: str) -> dict[str, float]:
         """Returns a number of each policy that has it."""
-        found = {policy: self.value(policy, quantity) for policy in self.run.graded}
+        found = {policy: self.value(policy, quantity) for policy in self.report_run.graded}
         return {policy: value for policy, value in found.items() if value is not None}
 
     def score(self, policy: str, metric: str) -> Interval | None:
@@ -198,13 +198,15 @@ class Benchmark:
 
     def scores(self, metric: str, policies: Sequence[str | None] | None = None) -> dict[str, Interval]:
         """Returns the score of each policy that has one."""
-        known = self.run.graded if policies is None else dict.fromkeys(policies)
-        return {policy: own for policy in known if policy in self.run.graded and (own := self.score(policy, metric))}
+        known = self.report_run.graded if policies is None else dict.fromkeys(policies)
+        return {
+            policy: own for policy in known if policy in self.report_run.graded and (own := self.score(policy, metric))
+        }
 
     def passes(self, policy: str) -> dict[int, Interval]:
         """Returns all pass@k of a policy by k, smallest k first."""
         by_k: dict[int, Interval] = {}
-        for key in self.run.grades(policy):
+        for key in self.report_run.grades(policy):
             name, _, metric = key.rpartition("/")
             match = _SCORE.fullmatch(metric)
             if name == self.name and match and match["family"] == "pass":
@@ -230,7 +232,7 @@ class Benchmark:
 
     def _problem_scores(self, policy: str | None, mode: str) -> pandas.Series | None:
         """Returns the share of correct responses of each problem, by problem id; None without responses."""
-        rows = self.run.responses.get(policy)
+        rows = self.report_run.responses.get(policy)
         if rows is None:
             return None
         rows = rows[(rows["benchmark"] == self.name) & (rows["mode"] == mode)]
