@@ -75,6 +75,7 @@ def test_every_bad_foreign_image_is_a_counted_reason(tmp_path):
         "malformed_row": 3,
     }
     assert dropped["reason"].value_counts().to_dict() == expected
+    assert not dropped["detail"].str.contains(" at 0x").any(), "an address in memory differs between equal runs"
     assert {f"dropped/{name}": count for name, count in expected.items()}.items() <= metrics.items()
 
 

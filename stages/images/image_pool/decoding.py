@@ -14,7 +14,7 @@ import struct
 import warnings
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 # EXIF's tag for how the camera was held; 1 is upright, 2 to 8 are turned or mirrored.
 _ORIENTATION = 0x0112
@@ -86,6 +86,9 @@ def _opened(data: bytes, form: str, max_pixels: int) -> Image.Image:
             image = Image.open(io.BytesIO(data), formats=(form,))
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
             raise _Refused("image_too_large", f"more than {max_pixels} pixels") from None
+        except UnidentifiedImageError:
+            # Pillow's own message has an address in memory, so equal runs would write unequal drops.
+            raise UnidentifiedImageError(f"no {form} that Pillow can read") from None
     return image
 
 
