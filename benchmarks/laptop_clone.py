@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from pipelines.graph.graph import TOLD_REPRO
 from pipelines.graph.recipes import recipe_text
 from pipelines.runtime.process_group import end_groups, terminated_as_interrupt
 from stages.foundations.dvc_lock import read_lock, recorded_outs
@@ -253,6 +254,9 @@ def working_processes(ui_pid: int) -> dict[str, psutil.Process]:
 
 def kind_of(command: list[str]) -> str:
     """Returns the kind of a command line, by its module; "" for other programs and supervisors."""
+    # `dvc repro` of flows and of `make repro`.
+    if command[1:2] == ["-P"] and Path(command[2]).name == TOLD_REPRO.name:
+        return "dvc"
     if command[1:2] != ["-m"]:
         return ""
     module, rest = command[2], command[3:]

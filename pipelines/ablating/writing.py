@@ -312,10 +312,10 @@ def _claims(ablation: Ablation, judged: Sequence[Judged], about: Mapping[str, An
     claims = claim_table(ablation, judged)
     rows = [[*cells, Cell(verdict, verdict_class(verdict))] for *cells, verdict in claims.rows]
     told = (
-        "“agrees”: the 95% intervals of the difference, over problems and over seeds, exclude 0 on the claimed side, "
-        "and every seed is on that side. “leans for”: only the interval over seeds includes 0 (one seed has none), so "
-        "training again may reverse the result. “disagrees” and “leans against”: the same on the other side. "
-        "Everything else is “not separated”; “not tried” has no runs."
+        "The difference has two 95% intervals, one over problems and one over seeds; a single seed has no second one. "
+        "“agrees”: every seed and both intervals lie on the claimed side of 0. “leans for”: all of them but the "
+        "interval over seeds, so training again may reverse the result. “disagrees” and “leans against” mean the same "
+        "on the other side of 0. A claim without runs is “not tried”, and every other claim is “not separated”."
     )
     return html(
         "{}{}{}",

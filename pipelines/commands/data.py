@@ -56,7 +56,8 @@ def data(
     Prints the columns with an example each, the problems that the fields give, and how many rows are dropped and why.
     Prints also the lines of `sources` to put into a recipe. Fields that are not named are guessed by their usual names.
     """
-    from stages.collect.run import BrokenRow, problem_of_row, read_rows
+    from stages.collect.file_rows import BrokenRow, read_rows
+    from stages.collect.run import problem_of_row
     from stages.foundations.tables import Funnel
 
     if not file.is_file():
@@ -211,7 +212,8 @@ def phrases(
     Prints each phrase with its number of texts and the first sentence found. Works on any table of texts: web pages,
     demonstrations, the rollouts of a round.
     """
-    from stages.collect.run import BrokenRow, field_value, read_rows
+    from stages.collect.file_rows import BrokenRow, read_rows
+    from stages.collect.run import field_value
     from stages.engines.pinned_files import pinned_file
     from stages.foundations.params import read_yaml
     from stages.observe.progress import progress

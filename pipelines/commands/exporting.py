@@ -23,7 +23,7 @@ from stages.foundations.machine import PROJECT
 
 if TYPE_CHECKING:  # these import MLflow and torch, which would delay `retrace --help`
     from pipelines.records.chain import Chain
-    from stages.foundations.dvc_lock import Entry
+    from stages.foundations.dvc_lock import LockedStage
 
 SHARD_BYTES = 5_000_000_000
 """Largest size of a weights file, as recommended by transformers and the hub."""
@@ -268,7 +268,7 @@ def _scores(scores: Mapping[str, float]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
+def _sources(entries: Sequence[LockedStage]) -> list[tuple[str, str, str, str]]:
     """Returns every named source of the chain that states its licence, for problems and web pages."""
     rows = []
     for entry in entries:
@@ -282,7 +282,7 @@ def _sources(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
     return [tuple(map(str, row)) for row in rows]
 
 
-def _methods(entries: Sequence[Entry]) -> list[str]:
+def _methods(entries: Sequence[LockedStage]) -> list[str]:
     """Returns the texts of METHODS for the parameters of the chain's stages, each once, in the order of METHODS; then
     the kinds that section `rl` chooses, and the teacher of each round that has one."""
     from stages.rl_round.params import RlParams

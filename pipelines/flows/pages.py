@@ -30,14 +30,14 @@ class Done:
     """The outcome of a run of the graph."""
 
     outcomes: Mapping[str, str]
-    """`RAN`, `restored` or `UNCHANGED` for each stage, in the graph's order."""
+    """`RAN`, `RESTORED` or `UNCHANGED` for each stage, in the graph's order."""
     seconds: float
     record: Mapping[str, Any] | None = None
     """Record of the run of the graph (pipelines/records/graph_run.py); None where no run ended, or tracking is off."""
 
     def summary(self) -> str:
         """`3 of 24 stages ran`, and how many were restored."""
-        restored = len(self.stages("restored"))
+        restored = len(self.stages(RESTORED))
         summary = f"{len(self.stages(RAN))} of {len(self.outcomes)} stages ran"
         return f"{summary}, {restored} restored from DVC's cache" if restored else summary
 
@@ -94,7 +94,7 @@ def result_page(root: Path, result: Mapping[str, Any] | None, done: Done) -> str
         lines += [f"**Recipe:** {recipe}{', changed:' if changes else ', unchanged'}", ""]
         lines += [*(f"- `{key}`: {change}" for key, change in changes.items()), *([""] if changes else [])]
     lines += [f"**Time:** {seconds_in_words(done.seconds)}", ""]
-    for outcome in (RAN, "restored"):
+    for outcome in (RAN, RESTORED):
         names = done.stages(outcome)
         if names:
             lines += [f"**{outcome.capitalize()}** ({len(names)}): {', '.join(names)}", ""]
@@ -143,12 +143,11 @@ def _percent(score: Mapping[str, float]) -> str:
 
 TRAINING_PAGES = "workflowType=machine_learning"
 """Without it MLflow shows its pages for agents' traces."""
-RAN, UNCHANGED = "ran", "up to date"
-OUTCOMES = {"didn't change, skipping": UNCHANGED, "is cached - skipping run": "restored"}
-"""Outcome of a stage's task, by DVC's line that reports it; without such a line the stage ran."""
+RAN, RESTORED, UNCHANGED = "ran", "restored", "unchanged"
+"""Outcomes of a stage's task, in the words of `StageReport`."""
 _SENTENCES = {
     RAN: "Finished.",
-    "restored": "Restored from DVC's run cache: nothing was computed.",
+    RESTORED: "Restored from DVC's run cache: nothing was computed.",
     UNCHANGED: "Up to date: another run did its work in the meantime.",
 }
 HEADLINES = "data/headline/"
@@ -164,7 +163,7 @@ class StagePage:
     env: Mapping[str, str]
     """The environment in which it ran."""
     outcome: str
-    """`RAN`, or an outcome of `OUTCOMES`."""
+    """`RAN`, `RESTORED` or `UNCHANGED`."""
     slots: str
     usage: Usage
 

@@ -1,8 +1,9 @@
 """One DVC stage as a Prefect task: live log, progress, resources, metrics, the link to MLflow, and the remedy.
 
-DVC decides which stages run: the task is `dvc repro --single-item STAGE`, and Prefect caches nothing.
+DVC decides which stages run: the task is `dvc repro --single-item STAGE`, and Prefect caches nothing. What DVC did
+comes as data (`run_told_repro` in graph.py); the lines are the stage's own.
 
-`TaskLog` passes the lines of its command on: to Prefect's log, the last of them to a failure, and as progress.
+`TaskLog` passes the lines of a command on: to Prefect's log, the last of them to a failure, and as progress.
 """
 
 from __future__ import annotations
@@ -31,15 +32,21 @@ from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
 from prefect.states import Failed
 
-from pipelines.flows.pages import OUTCOMES, RAN, StagePage, describe, has_mlflow_run, mlflow_search
-from pipelines.graph.graph import DvcStage
+from pipelines.flows.pages import StagePage, describe, has_mlflow_run, mlflow_search
+from pipelines.graph.graph import DvcStage, StageReport, run_told_repro
 from pipelines.graph.project_lock import project_lock
 from pipelines.runtime.machine import LIMIT, Slots, Usage, gpu_slots, lock_folder, visible_gpus, watched
-from pipelines.runtime.process_group import TimedOut, dvc, environment, run_in_group
+from pipelines.runtime.process_group import TimedOut, environment
 
 PROGRESS = re.compile(r"^[^:]*: (\d+) of (\d+) ")
 """Progress lines of stages (stages/observe/progress.py)."""
 ERROR = re.compile(r"error: |ERROR: |[\w.]*(Error|Exception|Interrupt)(: |$)")
+KILLED = (
+    "the kernel or a person killed it, most often for memory: lower the sizes in params.yaml, then run the flow again"
+)
+MISTAKE = "the message says what to correct (usually in params.yaml); then run the flow again"
+OF_CODES = {2: MISTAKE, -9: KILLED, 137: KILLED}
+"""Remedies by the exit code of a stage; a shell between DVC and the stage adds 128 to the signal."""
 REMEDIES = (
     (
         r"CUDA out of memory|OutOfMemoryError",
@@ -47,13 +54,8 @@ REMEDIES = (
         "sampler.max_sequences or the lengths, and check that no other process uses the GPU",
     ),
     (r"no disk space left|No space left on device", "free disk space, then run the flow again"),
-    (
-        r"exited with 137|exited with -9",
-        "the kernel or a person killed it, most often for memory: lower the sizes in "
-        "params.yaml, then run the flow again",
-    ),
     (r"MLflow server at .* does not answer", "start the servers (make ui), or unset MLFLOW_TRACKING_URI"),
-    (r"exited with 2\b|^error: ", "the message says what to correct (usually in params.yaml); then run the flow again"),
+    (r"^error: ", MISTAKE),
 )
 OTHERWISE = "correct the cause and run the flow again: finished stages are skipped, training resumes"
 
@@ -67,12 +69,24 @@ class StageFailed(Exception):
 def bring_up_to_date(
     project: str, stage: DvcStage, hours: float, env: Mapping[str, str] | None = None, flags: Sequence[str] = ()
 ) -> str | State:
-    """Brings one stage up to date with `dvc repro` and these `flags`. The result is an outcome of `OUTCOMES`.
+    """Brings one stage up to date with `dvc repro` and these `flags`. The result is what the last report says it did.
 
     Waits for another run in the same project. Ends in a failed state whose result raises StageFailed or TimedOut.
     """
     logger, root = get_run_logger(), Path(project)
     log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
+    reports: list[StageReport] = []
+
+    def hear(line: str) -> None:
+        # Below its report of a failure, DVC repeats it in its own words.
+        if not reports or reports[-1].what != "failed":
+            log(line)
+
+    def take(report: StageReport) -> None:
+        reports.append(report)
+        if report.what == "runs":
+            log(f"> {report.reason}")
+
     # Without the login of Prefect's server: stages read hostile text.
     surroundings = dict(env or environment())
     if (address := mlflow_search(stage.name)) and has_mlflow_run(stage, surroundings):
@@ -88,24 +102,24 @@ def bring_up_to_date(
             os.cpu_count() or 1,
             hours,
         )
-        command = dvc("repro", "--single-item", *flags, stage.name)
+        arguments = ("--single-item", *flags, stage.name)
         try:
             with project_lock(root, logger.info) as lock, watched() as usage:
-                code = run_in_group(command, root, log, hours * 3600, surroundings, [*slots.held, lock])
+                held = [*slots.held, lock]
+                code = run_told_repro(root, arguments, hear, take, surroundings, held, hours * 3600)
         except TimedOut:
             reason = f"stage {stage.name} was stopped after {hours:.3g} h: raise launch.hours (or hours_per_stage)"
             _tell_failure(stage, log, reason, usage)
             return failed(TimedOut(reason))
     if code:
-        reason = f"stage {stage.name} failed: {cause(log.last)}\nWhat to do: {remedy(log.last)}"
+        advice = remedy(log.last, reports[-1].code if reports else None)
+        reason = f"stage {stage.name} failed: {cause(log.last)}\nWhat to do: {advice}"
         _tell_failure(stage, log, reason, usage)
         return failed(StageFailed(reason))
     log.finish()
-    # DVC reports its action: ran, restored from the run cache, or nothing to do.
-    outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
-    page = StagePage(stage, root, surroundings, outcome, _describe(slots), usage)
+    page = StagePage(stage, root, surroundings, reports[-1].what, _describe(slots), usage)
     create_markdown_artifact(describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}")
-    return outcome
+    return reports[-1].what
 
 
 def failed(error: Exception) -> State:
@@ -124,18 +138,18 @@ def percent(line: str) -> float | None:
 
 
 def cause(lines: Sequence[str]) -> str:
-    """Returns the line that says why a stage failed: its error or exception, else its last line before DVC's."""
-    # DVC's line says only that the stage failed.
-    before_dvc = [line.strip() for line in lines if not line.startswith("ERROR: failed to reproduce")]
-    errors = [line for line in before_dvc if ERROR.match(line)]
-    line = (errors or before_dvc or list(lines) or ["it said nothing"])[-1]
+    """Returns the line that says why a stage failed: its error or exception, else its last line."""
+    told = [line.strip() for line in lines]
+    errors = [line for line in told if ERROR.match(line)]
+    line = (errors or told or ["it said nothing"])[-1]
     return line.removeprefix("error: ").removeprefix("ERROR: ")
 
 
-def remedy(lines: Iterable[str]) -> str:
-    """Returns what to do about a failure, by the last lines of its log."""
+def remedy(lines: Iterable[str], code: int | None = None) -> str:
+    """Returns what to do about a failure, by the last lines of its log, else by the exit code of its command."""
     text = "\n".join(lines)
-    return next((advice for pattern, advice in REMEDIES if re.search(pattern, text, re.MULTILINE)), OTHERWISE)
+    found = (advice for pattern, advice in REMEDIES if re.search(pattern, text, re.MULTILINE))
+    return next(found, OF_CODES.get(code, OTHERWISE))
 
 
 @contextmanager
@@ -163,11 +177,6 @@ def _tell_failure(stage: DvcStage, log: TaskLog, reason: str, usage: Usage) -> N
 
 LINES_IN_A_FAILURE = 25
 SECONDS_BETWEEN_UPDATES = 5.0
-ADVICE = re.compile(
-    r"\s*$|Updating lock file |Generating lock file |To track the changes with git, run:|\tgit add "
-    r"|To enable auto staging, run:|\tdvc config core.autostage |Use `dvc push` to send"
-)
-"""DVC's lines after each stage. They advise a user at a terminal, and are wrong within a run."""
 
 
 class TaskLog:
@@ -185,7 +194,7 @@ class TaskLog:
         self._updated = 0.0
 
     def __call__(self, line: str) -> None:
-        if ADVICE.match(line):
+        if not line.strip():
             return
         self.last.append(line)
         self._logger.info("%s", line)

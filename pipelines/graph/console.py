@@ -1,7 +1,7 @@
 """What `make repro` prints: a forecast, one line for each stage that ran, and the output of a stage that failed.
 
-DVC's work is told as data (`run_told_repro` in graph.py), and lines between two reports are those of the stage. All are
-kept in state/repro.log.
+The console gets reports of what DVC does (`run_told_repro` in graph.py). Between a stage's reports stand its own lines.
+The file state/repro.log keeps both.
 
 The forecast is made from `dvc.lock` and small files in a few milliseconds, while DVC decides by itself. A stage that is
 expected to run may be skipped: its input can come out unchanged, or DVC's run cache can have its outputs. A stage that
@@ -94,7 +94,7 @@ class Console:
         line = _CONTROLS.sub("", line)
         if self._stage:
             self._take(self._stage, line)
-        # After a failed stage DVC repeats what is told already.
+        # DVC repeats a failure that its report has shown.
         elif line.strip() and not self._has_failed:
             self._print(line)
 

@@ -123,6 +123,7 @@ def run_told_repro(
     on_report: Callable[[StageReport], object],
     env: Mapping[str, str] | None = None,
     held: Sequence[int] = (),
+    timeout_seconds: float | None = None,
 ) -> int:
     """Runs `dvc repro` as `run_in_group` does; returns its exit code, or that of the stage that failed."""
     mark = secrets.token_hex(8)
@@ -137,7 +138,7 @@ def run_told_repro(
 
     # Safe path (-P): the modules beside the file must not hide others.
     command = [sys.executable, "-P", TOLD_REPRO, mark, *arguments]
-    return run_in_group(command, root, hear, env=env, held=held)
+    return run_in_group(command, root, hear, timeout_seconds, env, held)
 
 
 def _address(stage: Any, root: Path) -> str:

@@ -49,6 +49,7 @@ class ToldRepo(Repo):
         self.now, self.stage_cache.is_restored = stage, False
         self.tell("begins")
         try:
+            # Private, but DVC's argument `repro_fn` replaces just this, and it has no public function for one stage.
             made = _reproduce_stage(stage, **named)
         except Exception as error:
             code = exit_code(error)
@@ -93,6 +94,7 @@ def main(argv: list[str]) -> int:
     for flag in ("--single-item", "--pull", "--allow-missing"):
         parser.add_argument(flag, action="store_true")
     given = vars(parser.parse_args(arguments))
+    # DVC's advice after a stage (`git add`, `dvc push`) is for a person at a terminal, and wrong within a run.
     for name in ("dvc", "dvc_objects", "dvc_data"):
         logging.getLogger(name).setLevel(logging.WARNING)
     repo = None
@@ -100,7 +102,7 @@ def main(argv: list[str]) -> int:
         with ToldRepo(mark) as repo:
             repo.reproduce(repro_fn=repo.reproduce_stage, **given)
     except DvcException:
-        # In DVC's words, also for a stage whose failure is told: they go into the log.
+        # For the log. Without a failed stage, such as for a broken dvc.yaml, it is all that the user gets.
         logging.getLogger("dvc").exception("")
         return repo.code if repo else FAILED
     return 0

@@ -211,9 +211,7 @@ def share_dvc(root: Path, folder: Path) -> None:
     share_mirror(root, folder)
 
 
-def run_dvc(
-    folder: Path, arguments: Sequence[str], on_line: Callable[[str], object] = str, is_tracked: bool = True
-) -> tuple[int, str]:
+def run_dvc(folder: Path, arguments: Sequence[str], on_line: Callable[[str], object] = str) -> tuple[int, str]:
     """Runs DVC in a worktree; returns exit code and last lines. After an exception none of its processes is left."""
     last: deque[str] = deque(maxlen=LAST_LINES)
 
@@ -222,7 +220,7 @@ def run_dvc(
             last.append(line)
         on_line(line)
 
-    code = run_in_group(dvc(*arguments), folder, hear, env=worktree_environment(folder, is_tracked))
+    code = run_in_group(dvc(*arguments), folder, hear, env=worktree_environment(folder))
     return code, "\n".join(last)
 
 

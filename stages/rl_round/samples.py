@@ -367,8 +367,8 @@ def _evaluated(
 ) -> list[Tensor]:
     """Returns the results of `statistics`, [responses, tokens] each; `is_policy`: over the sampler's tokens.
 
-    Those of other ranks' samples are included only if tokens are compared, or on rank 0 for the step's metrics of
-    advantages.
+    Each rank evaluates its own samples, and rows of others stay 0. All ranks get all rows if tokens are compared. With
+    a critic rank 0 gets all rows, because it reports the explained variance over the whole batch.
     """
     sequences = samples.sequences
     parts: list[tuple[list[int], list[Tensor]]] = []
@@ -380,14 +380,15 @@ def _evaluated(
             batch = packed(samples.select(indices), params) if is_policy else pack(plain, params.temperature)
         parts.append((indices, statistics(batch)))
     whole = [torch.zeros_like(samples.response_mask) for _ in parts[0][1]]
-    # A comparison needs the tokens of every rank; all else needs only those of this rank.
     of_ranks = [parts]
     if params.compares_tokens:
         of_ranks = trainer.gather(parts)
     elif isinstance(params.advantage, Gae):
+        # Ranks other than 0 get nothing, and keep their own part.
         of_ranks = trainer.gather_to_first(parts) or [parts]
     for indices, tensors in (one for of_rank in of_ranks for one in of_rank):
         for target, tensor in zip(whole, tensors, strict=True):
+            # A filler belongs to no sample: it has no index, so nothing of it is kept.
             target[indices, : tensor.shape[1]] = tensor[: len(indices)]
     return whole
 

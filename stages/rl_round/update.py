@@ -1,14 +1,9 @@
-"""The optimizer updates of a step: the loss of an update, its gradient, and what the step's row reports of both.
+"""The policy's optimizer updates in a step: the loss of an update, its gradient, and what the step's row reports.
 
-The policy comes first. Its loss selects the tokens of a micro-batch that give gradient, weighs them, and counts why
-others are left out; and the same by staleness, which is the version of the weights at the start of the update minus the
-version that generated the response. Weights and masks carry no gradient. Divisors cover the whole minibatch, so
-micro-batches and ranks add up, and leaving out a response or token does not give the others more weight.
-
-The critic comes last: a second trainer beside the policy's, of the same kind, for a model of
-`stages.engines.policies.value_model`. In each step it makes as many updates as the policy, on the same micro-batches,
-with targets from its values before the step. Its loss is aggregated like the policy's; tokens that overlong filtering
-leaves out teach it nothing.
+The loss selects the tokens of a micro-batch that give gradient, weighs them, and counts why others are left out; and
+the same by staleness: the version of the weights at the start of the update minus the version that generated the
+response. Weights and masks carry no gradient. Divisors cover the whole minibatch, so micro-batches and ranks add up,
+and leaving out a response or token does not give the others more weight.
 
 Sources: truncated importance sampling and Trust Region Masking as in `stages.algorithms`; vocabulary pruning
 (arXiv 2512.23087).
@@ -49,7 +44,6 @@ from stages.algorithms.rollout_corrections import (
     sampled_divergences,
     trust_region_masks,
 )
-from stages.algorithms.value_estimates import clipped_value_loss, explained_variance
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.statistics import PolicyStatistics
 from stages.engines.samplers.protocol import Sample, StopReason
@@ -577,50 +571,3 @@ def rates_by_staleness(means: Mapping[str, float]) -> dict[str, float]:
         if sums["responses"]:
             kept[f"trust_region/acceptance_rate_{ending}"] = sums["accepted"] / sums["responses"]
     return kept
-
-
-def update_critic(
-    samples: TrainingSamples, plan: StepPlan, params: RlParams, learning_rate_scale: float, critic: Trainer
-) -> list[Update]:
-    """Makes the critic's updates, like `update_policy`."""
-    return [
-        critic.update(micro_batches, value_loss(minibatch, params), learning_rate_scale)
-        for minibatch, micro_batches in minibatches(samples, plan, params, critic)
-    ]
-
-
-def value_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
-    """Returns the critic's loss of one optimizer update on `minibatch`: a function that gives a micro-batch's share."""
-    tokens, divisor = int(minibatch.response_mask.sum()), loss_divisor(minibatch, params)
-    value_clip = params.advantage.critic.value_clip
-
-    def loss(values: Tensor, batch: ResponseBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        mask, before, targets = (batch.fields[name] for name in ("loss_mask", "values", "value_targets"))
-        token_loss, is_clipped = clipped_value_loss(values, before, targets, mask, value_clip)
-        # A mask must not hide a NaN.
-        poison = values.detach().sum() * 0.0
-        prompt_tokens = batch.fields.get("prompt_tokens")
-        scalar = aggregate(token_loss, batch.response_mask, params.aggregation, divisor, prompt_tokens)
-        return scalar + poison, {"critic/clip_fraction": is_clipped.sum() / tokens}
-
-    return loss
-
-
-def critic_metrics(updates: Sequence[Update], samples: TrainingSamples) -> dict[str, float]:
-    """Returns means over a step's updates, and how good the values of its samples were before; empty without a critic.
-
-    `critic/clip_fraction`: the share of tokens whose value has moved beyond the clip. `critic/gradient_norm`: before
-    clipping. `critic/explained_variance`: the share of the targets' variance over tokens that the values explain (1 is
-    perfect, 0 is as good as a constant). `critic/value_mean`: the mean value of a token.
-    """
-    if samples.values is None:
-        return {}
-    metrics, count, tokens = dict[str, float](), len(updates), samples.response_mask.sum()
-    if updates:
-        metrics["critic/loss"] = sum(update.loss for update in updates) / count
-        metrics["critic/clip_fraction"] = sum(one.diagnostics["critic/clip_fraction"] for one in updates) / count
-        metrics["critic/gradient_norm"] = sum(update.gradient_norm for update in updates) / count
-    explained = explained_variance(samples.values, samples.value_targets, samples.response_mask)
-    metrics["critic/explained_variance"] = explained
-    metrics["critic/value_mean"] = float(samples.values.sum()) / max(1.0, float(tokens))
-    return metrics

@@ -249,7 +249,7 @@ def test_unusual_rows(tmp_path, file_format, content, kept, reason):
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, monkeypatch, file_format, content, message):
-    monkeypatch.setattr("stages.collect.run.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("stages.collect.file_rows.MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(UserError, match=message):
         collect(tmp_path, local(tmp_path, content, file_format))
 
@@ -266,7 +266,7 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch, file_format, content, 
     ],
 )
 def test_a_hostile_line_costs_only_itself(tmp_path, line, monkeypatch):
-    monkeypatch.setattr("stages.collect.run.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("stages.collect.file_rows.MAX_LINE_BYTES", 1 << 20)
     problems, dropped, _ = collect(tmp_path, local(tmp_path, GOOD + line + b"\n" + GOOD))
     assert problems["problem_id"].tolist() == ["some/0", "some/2"]
     assert dropped[["row_id", "reason"]].values.tolist() == [["some/1", "malformed_row"]]

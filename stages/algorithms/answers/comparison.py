@@ -19,17 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from stages.algorithms.answers.evaluation import (
-    constant_value,
-    degree,
-    exact_rational,
-    proportion,
-    rational_value,
-    same_function,
-    symbols_of,
-)
+from stages.algorithms.answers.evaluation import constant_value, exact_rational, symbols_of
 from stages.algorithms.answers.latex import Node, holds_matrix, is_whole, number, reciprocal, signed
 from stages.algorithms.answers.normalisation import UNTIL_TWENTY, WrittenNumber, agree_by_precision
+from stages.algorithms.answers.same_function import degree, proportion, rational_value, same_function
 from stages.algorithms.answers.shapes import (
     Interval,
     Named,

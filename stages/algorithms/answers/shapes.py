@@ -15,8 +15,9 @@ from fractions import Fraction
 from functools import reduce
 from itertools import product
 
-from stages.algorithms.answers.evaluation import constant_value, degree, exact_rational, rational_value, symbols_of
+from stages.algorithms.answers.evaluation import constant_value, exact_rational, symbols_of
 from stages.algorithms.answers.latex import Node, is_reciprocal, number, signed, substituted
+from stages.algorithms.answers.same_function import degree, rational_value
 
 _INEQUALITIES = frozenset(["lt", "le", "gt", "ge", "ne"])
 # `\pm 1 \pm \sqrt2` has two; a text with a hundred of them is left unchanged.

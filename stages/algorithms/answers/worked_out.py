@@ -22,14 +22,9 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from stages.algorithms.answers.evaluation import (
-    hold_like_terms,
-    is_written_with_i,
-    rational,
-    rational_value,
-    symbols_of,
-)
+from stages.algorithms.answers.evaluation import is_written_with_i, rational, symbols_of
 from stages.algorithms.answers.latex import Node, holds_matrix, is_reciprocal, number
+from stages.algorithms.answers.same_function import hold_like_terms, rational_value
 from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, name_of
 
 _MOST_TERMS = 30

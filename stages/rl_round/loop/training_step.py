@@ -13,13 +13,14 @@ from stages.algorithms.entropy_levers import adapted_coefficient
 from stages.engines.samplers.protocol import StopReason
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.training_loop import warmup_then_cosine
+from stages.rl_round.critic import critic_metrics, update_critic
 from stages.rl_round.drawing import VOTE, is_punished
 from stages.rl_round.learners import reset_reference
 from stages.rl_round.params import RlParams
 from stages.rl_round.records import Batch, Group, Rollout
 from stages.rl_round.round import Round
 from stages.rl_round.samples import TrainingSamples, prepare_samples, scatter_batch
-from stages.rl_round.update import critic_metrics, policy_metrics, update_critic, update_policy
+from stages.rl_round.update import policy_metrics, update_policy
 
 
 @dataclass(frozen=True)
