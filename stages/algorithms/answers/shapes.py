@@ -494,16 +494,18 @@ def _ray(sign: str, bound: Node) -> tuple[Interval, ...]:
     return (Interval(bound, INFINITY, sign == "ge", False),)
 
 
-# A line is known by its values at the first two; the others are none that a polynomial of low degree has as zeros.
-_PLACES = (0, 1, Fraction(-377, 29), Fraction(1009, 13), Fraction(5, 997))
+# A polynomial that equals a line at one place more than its degree is that line.
+_HIGHEST_DEGREE = 4
+_PLACES = range(_HIGHEST_DEGREE + 1)
 
 
 def _linear(left: Node, right: Node) -> tuple[str, Fraction, Fraction] | None:
     """Returns name, slope and root of a difference that is linear in one variable with rational coefficients."""
     difference = Node("add", (left, signed("-", right)))
     names = symbols_of(difference)
-    # A variable in a denominator may change the direction of the inequality.
-    if len(names) != 1 or degree(difference) is None:
+    # None for a variable in a denominator, which may change the direction of the inequality.
+    highest = degree(difference)
+    if len(names) != 1 or highest is None or highest > _HIGHEST_DEGREE:
         return None
     [name] = names
     values = [exact_rational(substituted(difference, name, number(place))) for place in _PLACES]
