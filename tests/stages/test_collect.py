@@ -464,7 +464,7 @@ def test_each_file_of_the_mirror_has_a_field_map(name, monkeypatch):
     pinned = {key: known[name][key] for key in ("url", "sha256", "format")}
     if not fields:
         recipes = (yaml.safe_load(path.read_text()) for path in PROJECT.glob("pipelines/recipes/*.yaml"))
-        origins = (one["from"] for recipe in recipes for one in recipe.get("sources", {}).values() if one)
+        origins = (one.get("from", {}) for recipe in recipes for one in recipe.get("sources", {}).values() if one)
         fields = next(origin["fields"] for origin in origins if pinned.items() <= origin.items())
     only = {"Picture": [None]} if name == "theoremqa/test" else {}
     origin = CONTENT | {"kind": "url", "fields": fields, "only": only} | pinned
