@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import subprocess
 import sys
 import traceback
@@ -77,12 +78,14 @@ class ToldCache(StageCache):
 def exit_code(error: Exception) -> int | None:
     """Returns the exit code of the command that failed, negative for a signal; None where no command has run.
 
-    DVC's error has it in words only. Its traceback still holds the process.
+    DVC's error has it in words only. Its traceback still holds the process. Where the shell (`SHELL`, else `sh`) does not
+    become the command, it reports a signal as 128 more than its number.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
             if isinstance(value, subprocess.Popen):
-                return value.returncode
+                code = value.returncode
+                return 128 - code if code - 128 in set(signal.Signals) else code
     return None
 
 

@@ -379,7 +379,7 @@ class TestServers:
         pids = dvc_project / "pids"
         wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 3)
         before = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
-        family = [*before, *(parent for parent in before[0].parents() if "dvc" in " ".join(parent.cmdline()))]
+        family = [*before, *(parent for parent in before[0].parents() if "told_repro" in " ".join(parent.cmdline()))]
         assert len(family) > len(before) and all(process.is_running() for process in family)
         ui.ask(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
         assert_all_end(family)  # otherwise they sleep for 300 s
