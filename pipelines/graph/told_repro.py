@@ -78,8 +78,8 @@ class ToldCache(StageCache):
 def exit_code(error: Exception) -> int | None:
     """Returns the exit code of the command that failed, negative for a signal; None where no command has run.
 
-    DVC's error has it in words only. Its traceback still holds the process. Where the shell (`SHELL`, else `sh`) does not
-    become the command, it reports a signal as 128 more than its number.
+    DVC's error has it in words only. Its traceback still holds the process. A shell that does not become the command
+    (dash) reports a signal as 128 more than its number.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
