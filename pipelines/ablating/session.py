@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -235,7 +236,8 @@ class ActiveRun:
         last = ""
         with suppress(OSError):
             lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-            last = lines[-1][-70:].strip() if lines else ""
+            # Cut at its end and between words: a number without its first digit is another number.
+            last = textwrap.shorten(lines[-1], 100, placeholder=" ...") if lines else ""
         return f"{self.run.variant} seed {self.run.seed}, {self.seconds:.0f} s: {last}"
 
 
